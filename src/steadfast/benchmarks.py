@@ -1,0 +1,101 @@
+"""The benchmarks as data: which data set, cut how, learned by what for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from . import streams
+from .data import Dataset
+from .errors import BadConfig
+from .registry import Registry
+from .streams import Stream
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The protocol of one benchmark; every value is a default that the command line can change."""
+
+    name: str
+    dataset: str
+    kind: str  # "split" by class or "permuted" by pixel
+    tasks: int
+    classes_per_task: int
+    backbone: str
+    epochs: int
+    memory: int
+    augment: str = "none"
+    shift: str = "shift"  # how a remembered image may be varied (the strong recipe)
+    strength: dict[str, float] = field(default_factory=dict)  # the penalty of each method that has one
+
+    @property
+    def classes(self) -> int:
+        return self.tasks * self.classes_per_task
+
+    def stream(
+        self,
+        data: Dataset,
+        *,
+        generator: torch.Generator,
+        classes_per_task: int | None = None,
+        tasks: int | None = None,
+        order: str = "label",
+        validation: float = 0.0,
+    ) -> Stream:
+        """Cut `data` into this benchmark's tasks."""
+        if self.kind == "permuted":
+            if classes_per_task not in (None, len(data.classes)):
+                raise BadConfig(f"{self.name} has all {len(data.classes)} classes in each task; set tasks instead.")
+            return streams.permuted(
+                data, tasks or self.tasks, validation=validation, generator=generator, name=self.name
+            )
+        size = classes_per_task or self.classes_per_task
+        if tasks is not None:
+            size = -(-len(data.classes) // tasks)
+        return streams.split(data, size, order=order, validation=validation, generator=generator, name=self.name)
+
+
+BENCHMARKS: Registry[Benchmark] = Registry("benchmark", "steadfast.benchmarks")
+
+
+def _add(benchmark: Benchmark, line: str) -> None:
+    BENCHMARKS.register(benchmark.name, line)(benchmark)
+
+
+_add(
+    Benchmark("split-digits", "digits", "split", 5, 2, "lenet", epochs=10, memory=50),
+    "scikit-learn's digits, 5 tasks of 2 classes; embedded, needs no download",
+)
+_add(
+    Benchmark(
+        "split-mnist", "mnist", "split", 5, 2, "lenet", epochs=5, memory=1100,
+        strength={"ewc": 600, "online-ewc": 100, "si": 600, "mas": 1},
+    ),
+    "MNIST, 5 tasks of 2 digits (paper)",
+)
+_add(
+    Benchmark("split-fashion-mnist", "fashion-mnist", "split", 5, 2, "lenet", epochs=5, memory=1100, shift="crop-flip"),
+    "Fashion-MNIST, 5 tasks of 2 classes",
+)
+_add(
+    Benchmark(
+        "permuted-mnist", "mnist", "permuted", 10, 10, "lenet", epochs=5, memory=1100, shift="none",
+        strength={"ewc": 10, "online-ewc": 50, "si": 0.3, "mas": 0.003},
+    ),
+    "MNIST under 10 pixel permutations, 10 tasks of 10 classes, 100 in all (paper)",
+)
+_add(
+    Benchmark(
+        "split-cifar10", "cifar10", "split", 5, 2, "resnet56", epochs=10, memory=1100, augment="crop-flip",
+        shift="crop-flip",
+    ),
+    "CIFAR-10, 5 tasks of 2 classes (paper)",
+)
+_add(
+    Benchmark(
+        "split-cifar100", "cifar100", "split", 5, 20, "resnet56", epochs=10, memory=5600, augment="crop-flip",
+        shift="crop-flip", strength={"ewc": 2, "online-ewc": 2, "si": 0.001, "mas": 0.001},
+    ),
+    "CIFAR-100, 5 tasks of 20 classes (paper)",
+)

@@ -1,0 +1,177 @@
+"""One run's configuration: a frozen dataclass that is also the command line, and its hash."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import augment as augments
+from . import backbones, heads
+from .benchmarks import BENCHMARKS, Benchmark
+from .errors import BadConfig, nearest
+from .memory import POLICIES
+from .methods import METHODS
+from .streams import ORDERS
+
+MOST_POLYGON_SLOTS = 100  # beyond it, neighbouring directions are under four degrees apart
+
+
+def option(default: Any, text: str) -> Any:
+    """A field with its help text; the command line is made of these."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a run's numbers. None means: the benchmark's or the method's own default."""
+
+    benchmark: str
+    method: str = option("replay", "how to learn; `steadfast methods` lists them")
+    head: str | None = option(None, "the classifier; `steadfast heads` lists them  [default: simplex with replay]")
+    slots: int | None = option(None, "classes to pre-allocate  [default: as many as the benchmark has]")
+    over: str | None = option(None, "softmax over `all` slots or the `seen` ones  [default: as the paper reads]")
+    embedding: int | None = option(None, "width of a linear layer before a trainable head  [default: none]")
+    memory: int | None = option(None, "images to remember  [default: the benchmark's]")
+    policy: str = option("task", "what to remember: task (paper), class, reservoir, herding")
+    backbone: str | None = option(None, "the network  [default: the benchmark's]")
+    epochs: int | None = option(None, "epochs a task  [default: the benchmark's]")
+    batch: int = option(128, "samples a step, new and remembered together")
+    optimizer: str | None = option(None, "adam or sgd  [default: adam; sgd for gem]")
+    lr: float | None = option(None, "learning rate  [default: 0.001; 0.01 for gem]")
+    seed: int = option(0, "all randomness comes from this")
+    order: str = option("label", "classes arrive by label or shuffled by the seed")
+    classes_per_task: int | None = option(None, "classes a task  [default: the benchmark's]")
+    tasks: int | None = option(None, "number of tasks  [default: the benchmark's]")
+    validation: float = option(0.0, "share of the training samples to hold back")
+    augment: str | None = option(None, "none, crop-flip or shift  [default: the benchmark's]")
+    strength: float | None = option(None, "weight of the penalty (ewc, online-ewc, si, mas)  [default: the benchmark's]")
+
+    def __post_init__(self) -> None:
+        for name, least in {"batch": 2, "epochs": 1, "seed": 0, "slots": 1, "embedding": 1, "memory": 0}.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise BadConfig(f"{name} is {value!r}; it must be a whole number, {least} or more.")
+        if self.lr is not None and not (math.isfinite(self.lr) and self.lr > 0):
+            raise BadConfig(f"lr is {self.lr}; a learning rate is a finite number above 0, 0.001 by default.")
+        if not 0 <= self.validation < 1:
+            raise BadConfig(f"validation is {self.validation}; it is a share of the training samples, 0 to below 1.")
+
+    def resolved(self) -> Config:
+        """Every None filled in and every combination checked, before anything starts."""
+        benchmark, method = BENCHMARKS[self.benchmark], METHODS[self.method]
+        self._refuse_unused(method.options)
+        full = dataclasses.replace(
+            self,
+            head=self.head or method.head,
+            backbone=self.backbone or benchmark.backbone,
+            epochs=self.epochs or benchmark.epochs,
+            augment=self.augment or benchmark.augment,
+            optimizer=self.optimizer or method.optimizer_name,
+            lr=self.lr or method.lr,
+            slots=self.slots or self._classes(benchmark),
+            **self._defaults_of_options(method.options, benchmark),
+        )
+        full._check(benchmark)
+        return full
+
+    def _classes(self, benchmark: Benchmark) -> int:
+        if benchmark.kind == "permuted":
+            return (self.tasks or benchmark.tasks) * benchmark.classes_per_task
+        return benchmark.classes
+
+    def _defaults_of_options(self, options: tuple[str, ...], benchmark: Benchmark) -> dict[str, Any]:
+        filled: dict[str, Any] = {}
+        if "memory" in options and self.memory is None:
+            filled["memory"] = benchmark.memory
+        if "strength" in options and self.strength is None:
+            if self.method not in benchmark.strength:
+                raise BadConfig(
+                    f"Nobody states a strength of {self.method} for {self.benchmark}; give --strength, "
+                    f"or look for one with --search (it uses a validation split)."
+                )
+            filled["strength"] = benchmark.strength[self.method]
+        return filled
+
+    def _refuse_unused(self, used: tuple[str, ...]) -> None:
+        """An option that the method would ignore is a mistake, not a wish."""
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        for name in OPTIONAL:
+            if name not in used and getattr(self, name) != defaults[name]:
+                listeners = [m for m in METHODS if name in METHODS[m].options]
+                raise BadConfig(
+                    f"{name} is {getattr(self, name)!r}, but the method {self.method!r} has no such option; "
+                    f"leave it out, or choose one of {', '.join(listeners)}."
+                )
+
+    def _check(self, benchmark: Benchmark) -> None:
+        classes = self._classes(benchmark)
+        assert self.slots is not None and self.head is not None and self.backbone is not None
+        heads.HEADS[self.head]  # an unknown one raises with the nearest name
+        if not self.backbone.startswith("timm:") and self.backbone not in backbones.names():
+            raise nearest("backbone", self.backbone, backbones.names())
+        augments.get(self.augment or "none")
+        if self.policy not in POLICIES:
+            raise BadConfig(f"policy is {self.policy!r}; choose one of {', '.join(POLICIES)}.")
+        if self.order not in ORDERS:
+            raise BadConfig(f"order is {self.order!r}; choose one of {', '.join(ORDERS)}.")
+        if self.over not in (None, *heads.OVER):
+            raise BadConfig(f"over is {self.over!r}; the softmax runs over one of {', '.join(heads.OVER)}.")
+        if self.optimizer not in ("adam", "sgd"):
+            raise BadConfig(f"optimizer is {self.optimizer!r}; choose adam or sgd.")
+        if self.slots < classes:
+            raise BadConfig(f"{self.slots} slots cannot hold the {classes} classes of {self.benchmark}: raise slots.")
+        if self.memory and self.memory < classes:
+            raise BadConfig(
+                f"A memory of {self.memory} images cannot hold the {classes} classes of {self.benchmark}: "
+                f"give it at least {classes}, or 0 for none."
+            )
+        if self.head == "polygon" and self.slots > MOST_POLYGON_SLOTS:
+            raise BadConfig(
+                f"A polygon of {self.slots} slots puts neighbours {360 / self.slots:.2g} degrees apart in a plane, "
+                f"too near to tell; choose simplex, orthoplex or cube, or at most {MOST_POLYGON_SLOTS} slots."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """What differs from the defaults: so a field added later does not change the hash of an older run."""
+        default = {f.name: f.default for f in dataclasses.fields(self)}
+        return {k: v for k, v in dataclasses.asdict(self).items() if k == "benchmark" or v != default[k]}
+
+    @property
+    def hash(self) -> str:
+        """Names the run: equal configurations, however they were typed, have equal hashes."""
+        text = json.dumps(self.resolved().to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def name(self) -> str:
+        """The run folder's name: readable first, unique by the hash."""
+        full = self.resolved()
+        memory = f"-m{full.memory}" if full.memory else ""
+        return f"{full.benchmark}-{full.method}-{full.head}{memory}-s{full.seed}-{full.hash}"
+
+    def command(self) -> str:
+        """The command that makes this run."""
+        words = ["steadfast run", self.benchmark]
+        for key, value in self.to_json().items():
+            flag = "--" + key.replace("_", "-")
+            if key != "benchmark":
+                words += [flag] if value is True else [flag, str(value)]
+        return " ".join(words)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Config:
+        """From what `to_json` gave; unknown fields are refused by name."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        if not isinstance(values, dict) or not isinstance(values.get("benchmark"), str):
+            raise BadConfig("This is not a run's configuration: it names no benchmark.")
+        if unknown := sorted(values.keys() - known):
+            raise BadConfig(f"Unknown configuration fields {unknown}: made by a newer steadfast? Upgrade to read it.")
+        return cls(**values)
+
+
+# The fields that only some methods listen to; each method names its own in `options`.
+OPTIONAL = ("memory", "policy", "strength")

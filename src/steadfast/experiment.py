@@ -1,0 +1,251 @@
+"""One run is one folder: a frozen config, its environment, its metrics, its checkpoint, its result."""
+
+from __future__ import annotations
+
+import math
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import torch
+
+from . import __version__, backbones, data, files, heads, metrics, randomness
+from .benchmarks import BENCHMARKS
+from .config import Config
+from .errors import BadConfig, BadFile, RunLocked
+from .learner import Learner
+from .methods import METHODS, Method
+from .streams import Stream, validated
+from .training import Trainer, Watcher
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a run keeps its things. Every file in it is written whole or not at all."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    def checkpoints(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self.path.glob("checkpoint-*.safetensors"), reverse=True)
+
+    def lock(self) -> filelock.BaseFileLock:
+        """One process a run folder; the system frees the lock of a process that died."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(self.path / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise RunLocked(
+                f"Another process is working on {self.path}; wait for it, stop it, or choose another --out."
+            ) from None
+        return lock
+
+    def read_result(self) -> Result | None:
+        """The result, if the run is finished."""
+        return files.read_json(self.result) if self.result.exists() else None
+
+
+def run(
+    config: Config,
+    out: Path | str = "runs",
+    *,
+    data_root: Path | str | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    watcher: Watcher | None = None,
+    resume: bool = True,
+) -> Result:
+    """Do this run, or finish it, or read its result if it is finished; always the same numbers."""
+    config = config.resolved()
+    folder = RunFolder(Path(out) / config.name)
+    with folder.lock():
+        if (done := folder.read_result()) is not None:
+            return done
+        if threads:
+            torch.set_num_threads(threads)
+        place = choose_device(device)
+        stream = make_stream(config, data_root)
+        trainer = make_trainer(config, stream, place, watcher)
+        files.write_json(folder.config, config.to_json())
+        files.write_json(folder.environment, environment(place))
+        if resume:
+            restore(trainer, folder)
+        trainer.save = lambda trainer: save(trainer, folder)
+        trainer.run()
+        result = summarise(config, stream, trainer, files.read_json(folder.environment))
+        files.write_json(folder.result, result)
+        for path in folder.checkpoints()[1:]:
+            path.unlink()
+        return result
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is a GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadConfig(f"The device {name!r} cannot be used: {str(error).splitlines()[0]} Try --device cpu.") from error
+    return device
+
+
+def make_stream(config: Config, data_root: Path | str | None = None) -> Stream:
+    """The stream of this run: its order, permutations and validation split come from its seed."""
+    benchmark = BENCHMARKS[config.benchmark]
+    stream = benchmark.stream(
+        data.load(benchmark.dataset, data_root),
+        generator=randomness.generator(config.seed, "stream"),
+        classes_per_task=config.classes_per_task,
+        tasks=config.tasks,
+        order=config.order,
+        validation=config.validation,
+    )
+    return validated(stream) if config.validation else stream
+
+
+def make_learner(config: Config, stream: Stream, device: torch.device) -> Learner:
+    """Backbone and head, initialised from the run's seed."""
+    assert config.backbone and config.head and config.slots
+    with randomness.initialising(config.seed, "weights"):
+        backbone = backbones.build(config.backbone, stream.shape)
+        width = int(backbone.out_features)  # type: ignore[arg-type]
+        head = heads.build(config.head, width, config.slots, over=config.over, embedding=config.embedding)
+    learner = Learner(backbone, head, stream.shape, stream.mean, stream.std)
+    return learner.use(device, torch.channels_last)
+
+
+def make_optimizer(config: Config, learner: Learner) -> torch.optim.Optimizer:
+    """Adam as the paper sets it, or plain SGD; its state lives on from task to task."""
+    parameters = [p for p in learner.parameters() if p.requires_grad]
+    assert config.lr is not None
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=config.lr, fused=True)
+    return torch.optim.Adam(parameters, lr=config.lr, betas=(0.9, 0.999), fused=True)
+
+
+def make_method(config: Config, learner: Learner, generator: torch.Generator) -> Method:
+    return METHODS[config.method](learner, make_optimizer(config, learner), config, generator)
+
+
+def make_trainer(config: Config, stream: Stream, device: torch.device, watcher: Watcher | None = None) -> Trainer:
+    """Everything of a run, ready to go from its first step."""
+    learner = make_learner(config, stream, device)
+    generator = randomness.generator(config.seed, "training", device)
+    method = make_method(config, learner, generator)
+    assert config.epochs is not None
+    return Trainer(
+        learner, method, stream.to(device), epochs=config.epochs, batch=config.batch, generator=generator,
+        watcher=watcher,
+    )
+
+
+def save(trainer: Trainer, folder: RunFolder) -> None:
+    """A checkpoint and the metrics so far; the last two checkpoints are kept."""
+    tensors, plain = trainer.state()
+    old = folder.checkpoints()
+    number = int(old[0].stem.split("-")[1]) + 1 if old else 1
+    files.write_tensors(folder.path / f"checkpoint-{number:06d}.safetensors", tensors, plain)
+    lines = "".join(files.dumps(record) + "\n" for record in plain["records"])
+    files.write_whole(folder.metrics, lines.encode())
+    for path in old[1:]:
+        path.unlink()
+
+
+def restore(trainer: Trainer, folder: RunFolder) -> bool:
+    """Take up the newest good checkpoint; a damaged one is passed over for the one before."""
+    bad: list[str] = []
+    for path in folder.checkpoints():
+        try:
+            trainer.load(*files.read_tensors(path))
+            return True
+        except BadFile as error:
+            bad.append(str(error))
+            path.rename(path.with_suffix(".damaged"))
+    if bad:
+        print("\n".join([*bad, "No good checkpoint is left: starting anew."]), file=sys.stderr)
+    return False
+
+
+def summarise(config: Config, stream: Stream, trainer: Trainer, environment: dict[str, Any]) -> Result:
+    """The run's result, all of it derived from the trainer's position at the end."""
+    at, matrix = trainer.at, trainer.at.accuracies
+    slots = [task.slots for task in trainer.tasks]
+    features, directions = torch.stack(at.features), torch.stack(at.directions)
+    epochs = [record for record in at.records if "epoch" in record]
+    drift = metrics.drift(features, slots)
+    return {
+        "config": config.to_json(),
+        "hash": config.hash,
+        "command": config.command(),
+        "accuracy_matrix": matrix,
+        "final_average_accuracy": metrics.final_average_accuracy(matrix),
+        "average_accuracy": metrics.average_accuracy(matrix),
+        "forgetting": metrics.forgetting(matrix),
+        "backward_transfer": metrics.backward_transfer(matrix),
+        "drift": drift,
+        "mean_drift": _mean([d for s in slots[:-1] for d in (drift[-1][i] for i in s) if d is not None]),
+        "alignment": metrics.alignment(features, slots, directions),
+        "labels": list(stream.labels),
+        "parameters": sum(p.numel() for p in trainer.learner.parameters()),
+        "memory_bytes": trainer.method.memory.bytes if trainer.method.memory is not None else 0,
+        "seconds": round(sum(record["seconds"] for record in epochs), 3),
+        "environment": environment,
+    }
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What the numbers may depend on besides the config."""
+    return {
+        "steadfast": __version__,
+        "code": code_version(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def code_version() -> str | None:
+    """The commit of a source checkout, with + where it was changed; None if installed from a package."""
+    here = Path(__file__).resolve().parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(here), *words], capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _mean(values: list[float]) -> float | None:
+    values = [value for value in values if not math.isnan(value)]
+    return sum(values) / len(values) if values else None

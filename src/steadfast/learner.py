@@ -1,0 +1,61 @@
+"""Backbone and head put together: bytes to features, embedding, loss and prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .heads import Head
+
+
+class Learner(nn.Module):
+    """The model f = head o backbone of the paper, with the normalisation of its inputs."""
+
+    def __init__(
+        self, backbone: nn.Module, head: Head, shape: Sequence[int], mean: Sequence[float], std: Sequence[float]
+    ) -> None:
+        super().__init__()
+        self.backbone, self.head, self.shape = backbone, head, tuple(shape)
+        # In bytes, so that normalising is one subtraction and one product: (x - 255 mean) / (255 std).
+        self.register_buffer("shift", 255 * torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("scale", 1 / (255 * torch.tensor(std).view(-1, 1, 1)), persistent=False)
+        self.shift: Tensor
+        self.scale: Tensor
+        self.memory_format = torch.contiguous_format
+
+    def use(self, device: torch.device, memory_format: torch.memory_format) -> Learner:
+        """Move to a device and a memory format (channels last is the faster one for convolutions)."""
+        self.memory_format = memory_format
+        return self.to(device=device, memory_format=memory_format)  # type: ignore[call-overload]
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) uint8 to float32, normalised."""
+        x = images.to(self.shift.dtype, memory_format=self.memory_format)
+        return x.sub_(self.shift).mul_(self.scale)
+
+    def features(self, images: Tensor) -> Tensor:
+        """uint8 images to (batch, features)."""
+        return self.backbone(self.normalise(images))
+
+    def loss(self, images: Tensor, slots: Tensor, *, prior: Tensor | None = None, reduction: str = "mean") -> Tensor:
+        """Cross-entropy of uint8 images against their slots."""
+        return self.head.loss(self.features(images), slots, prior=prior, reduction=reduction)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """uint8 images to the head's logits."""
+        return self.head.logits(self.features(images))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """uint8 images to the space of the class directions, (batch, head.dim)."""
+        return self.head.embed(self.features(images))
+
+    @torch.no_grad()
+    def embed_frozen(self, images: Tensor) -> Tensor:
+        """As `embed`, in evaluation mode and without gradients; training mode is put back."""
+        training = self.training
+        self.eval()
+        embedded = self.embed(images)
+        self.train(training)
+        return embedded

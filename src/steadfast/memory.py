@@ -1,0 +1,184 @@
+"""The episodic memory: a fixed number of images as bytes, and the policies that choose which.
+
+Sampling a batch is one index operation. What a policy does is a few lines of index arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .errors import BadConfig, nearest
+from .streams import Task
+
+Embed = Callable[[Tensor], Tensor]  # uint8 images (n, ...) to features (n, dim)
+
+
+class Memory:
+    """At most `capacity` images (uint8) with their slots and the task each came in."""
+
+    def __init__(
+        self, capacity: int, shape: tuple[int, ...], policy: str = "task", device: torch.device | str = "cpu"
+    ) -> None:
+        if capacity < 0:
+            raise BadConfig(f"memory is {capacity}; it is a number of images, 0 or more.")
+        if policy not in POLICIES:
+            raise nearest("memory policy", policy, POLICIES)
+        self.capacity, self.policy = capacity, policy
+        self.images = torch.zeros(capacity, *shape, dtype=torch.uint8, device=device)
+        self.slots = torch.zeros(capacity, dtype=torch.long, device=device)
+        self.tasks = torch.zeros(capacity, dtype=torch.long, device=device)
+        self.notes: dict[str, Tensor] = {}  # what else is remembered of each sample, by row (logits, say)
+        self.count = 0  # rows in use: the first `count`
+        self.offered = 0  # samples of the stream shown to the memory so far
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def bytes(self) -> int:
+        """What the images take."""
+        return self.images.numel()
+
+    def sample(self, size: int, generator: torch.Generator) -> Tensor:
+        """Rows (size,) at random; without repetition in a batch where the memory is large enough."""
+        device = self.images.device
+        if size <= self.count:
+            return torch.randperm(self.count, generator=generator, device=device)[:size]
+        return torch.randint(self.count, (size,), generator=generator, device=device)
+
+    def of_task(self, task: int) -> Tensor:
+        """The rows remembered of one task."""
+        return (self.tasks[: self.count] == task).nonzero().squeeze(1)
+
+    def remember(self, task: Task, generator: torch.Generator, embed: Embed | None = None) -> None:
+        """A task has been learned: choose anew what to keep, of the memory and of the task."""
+        if self.capacity:
+            POLICIES[self.policy](self, task, generator, embed)
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all rows but these, in their order."""
+        for column in self._columns():
+            column[: len(rows)] = column[rows].clone()
+        self.count = len(rows)
+
+    def add(self, images: Tensor, slots: Tensor, task: int) -> Tensor:
+        """Append as many as there is room for; returns their rows."""
+        room = min(len(images), self.capacity - self.count)
+        rows = torch.arange(self.count, self.count + room, device=self.images.device)
+        self.images[rows], self.slots[rows], self.tasks[rows] = images[:room], slots[:room], task
+        self.count += room
+        return rows
+
+    def insert(self, images: Tensor, slots: Tensor, task: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Reservoir sampling: after n offers each has been kept with probability capacity / n.
+
+        Returns (which of the batch were kept, the rows they went to)."""
+        device = self.images.device
+        order = self.offered + torch.arange(1, len(images) + 1, device=device)  # how many offers, this one included
+        draw = torch.rand(len(images), generator=generator, device=device, dtype=torch.float64)
+        rows = (draw * order).long()
+        rows = torch.where(order <= self.capacity, order - 1, rows)  # the first ones fill it up
+        self.offered += len(images)
+        # Of several that draw the same row the last one stays: mark it by the largest position.
+        last = torch.full((self.capacity + 1,), -1, dtype=torch.long, device=device)
+        last.scatter_reduce_(0, rows.clamp(max=self.capacity), torch.arange(len(images), device=device), "amax")
+        kept_rows = (last[:-1] >= 0).nonzero().squeeze(1)
+        kept = last[kept_rows]
+        self.images[kept_rows], self.slots[kept_rows], self.tasks[kept_rows] = images[kept], slots[kept], task
+        self.count = min(self.capacity, self.offered)
+        return kept, kept_rows
+
+    def note(self, name: str, rows: Tensor, values: Tensor) -> None:
+        """Remember `values` (n, ...) beside these rows; they follow their samples through every policy."""
+        if name not in self.notes:
+            self.notes[name] = values.new_zeros(self.capacity, *values.shape[1:])
+        self.notes[name][rows] = values
+
+    def state(self) -> dict[str, Tensor]:
+        counts = torch.tensor([self.count, self.offered])
+        notes = {f"notes.{name}": values for name, values in self.notes.items()}
+        return {"images": self.images, "slots": self.slots, "tasks": self.tasks, "counts": counts, **notes}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        for name in ("images", "slots", "tasks"):
+            getattr(self, name).copy_(state[name])
+        self.count, self.offered = state["counts"].tolist()
+        device = self.images.device
+        self.notes = {k.removeprefix("notes."): v.to(device) for k, v in state.items() if k.startswith("notes.")}
+
+    def _columns(self) -> list[Tensor]:
+        return [self.images, self.slots, self.tasks, *self.notes.values()]
+
+
+def by_task(memory: Memory, task: Task, generator: torch.Generator, embed: Embed | None) -> None:
+    """The paper's: after task t, M // t samples of each task; older sets are cut to their first M // t."""
+    quota = memory.capacity // (task.index + 1)
+    kept = [memory.of_task(index)[:quota] for index in range(task.index)]
+    memory.keep(torch.cat([*kept, torch.empty(0, dtype=torch.long, device=memory.images.device)]))
+    chosen = torch.randperm(len(task.train), generator=generator, device=memory.images.device)[:quota]
+    memory.add(*task.train.batch(chosen), task.index)
+    memory.offered += len(task.train)
+
+
+def by_class(memory: Memory, task: Task, generator: torch.Generator, embed: Embed | None) -> None:
+    """M // classes random samples of each class seen so far."""
+    _class_quotas(memory, task, lambda members, quota: _random(members, quota, generator))
+
+
+def by_herding(memory: Memory, task: Task, generator: torch.Generator, embed: Embed | None) -> None:
+    """As by class, but the samples whose running mean stays nearest to the class's mean feature (iCaRL)."""
+    if embed is None:
+        raise BadConfig("herding chooses by features; give remember() an embed function.")
+
+    def herd(members: Tensor, quota: int) -> Tensor:
+        images, _ = task.train.batch(members)
+        features = torch.cat([F.normalize(embed(part), dim=1) for part in images.split(512)])  # (n, dim)
+        return members[herding_order(features, min(quota, len(members)))]
+
+    _class_quotas(memory, task, herd)
+
+
+def by_reservoir(memory: Memory, task: Task, generator: torch.Generator, embed: Embed | None) -> None:
+    """Every sample of the stream so far is as likely as any other to be in the memory."""
+    device = memory.images.device
+    for part in torch.randperm(len(task.train), generator=generator, device=device).split(1024):
+        memory.insert(*task.train.batch(part), task.index, generator)
+
+
+def herding_order(features: Tensor, count: int) -> Tensor:
+    """Greedy: the next sample is the one that brings the chosen ones' mean nearest to the mean of all."""
+    mean, chosen = features.mean(0), torch.zeros_like(features[0])
+    order, free = [], torch.zeros(len(features), device=features.device)
+    for k in range(1, count + 1):
+        distance = ((mean - (chosen + features) / k) ** 2).sum(1) + free  # (n,)
+        best = distance.argmin()
+        order.append(best)
+        free[best] = float("inf")
+        chosen = chosen + features[best]
+    return torch.stack(order) if order else torch.empty(0, dtype=torch.long, device=features.device)
+
+
+def _class_quotas(memory: Memory, task: Task, choose: Callable[[Tensor, int], Tensor]) -> None:
+    """Each class keeps its first quota; the task's classes get theirs by `choose(members, quota)`."""
+    device = memory.images.device
+    old = memory.slots[: memory.count].unique().tolist()
+    new = [slot for slot in task.train.slots.unique().tolist()]
+    quota = memory.capacity // len({*old, *new})
+    kept = [(memory.slots[: memory.count] == slot).nonzero().squeeze(1)[:quota] for slot in old]
+    memory.keep(torch.cat([*kept, torch.empty(0, dtype=torch.long, device=device)]))
+    for slot in new:
+        members = (task.train.slots == slot).nonzero().squeeze(1)
+        memory.add(*task.train.batch(choose(members, quota)), task.index)
+    memory.offered += len(task.train)
+
+
+def _random(members: Tensor, quota: int, generator: torch.Generator) -> Tensor:
+    return members[torch.randperm(len(members), generator=generator, device=members.device)[:quota]]
+
+
+Policy = Callable[[Memory, Task, torch.Generator, Embed | None], None]
+POLICIES: dict[str, Policy] = {"task": by_task, "class": by_class, "herding": by_herding, "reservoir": by_reservoir}

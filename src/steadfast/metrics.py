@@ -1,0 +1,109 @@
+"""What is measured: accuracies over the stream, forgetting, and how far the features moved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .learner import Learner
+from .streams import Samples, Task
+
+Matrix = Sequence[Sequence[float]]  # row i: a[i][j], the accuracy on task j after learning task i, j <= i
+
+
+def final_average_accuracy(matrix: Matrix) -> float:
+    """The paper's equation: the mean over tasks j of a[T, j]."""
+    return average_accuracy(matrix)[-1]
+
+
+def average_accuracy(matrix: Matrix) -> list[float]:
+    """After each task, the unweighted mean over the tasks seen so far."""
+    return [sum(row) / len(row) for row in matrix]
+
+
+def forgetting(matrix: Matrix) -> float:
+    """The mean over all tasks but the last of: best accuracy before the end, minus the accuracy at the end."""
+    last = len(matrix) - 1
+    if last < 1:
+        return 0.0
+    return sum(max(matrix[i][j] for i in range(j, last)) - matrix[last][j] for j in range(last)) / last
+
+
+def backward_transfer(matrix: Matrix) -> float:
+    """The mean over all tasks but the last of: accuracy at the end minus accuracy when just learned."""
+    last = len(matrix) - 1
+    if last < 1:
+        return 0.0
+    return sum(matrix[last][j] - matrix[j][j] for j in range(last)) / last
+
+
+def degrees(a: Tensor, b: Tensor) -> Tensor:
+    """The angle between rows of unit vectors, (n, dim) and (n, dim) to (n,); exact also for tiny angles."""
+    a, b = a.double(), b.double()
+    return 2 * torch.atan2((a - b).norm(dim=-1), (a + b).norm(dim=-1)) * (180 / math.pi)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One pass over the test sets of the tasks seen."""
+
+    accuracies: list[float]  # in percent, a task each
+    directions: Tensor  # (classes, dim) unit mean embedding of each class, by slot; zero where unseen
+
+
+@torch.no_grad()
+def evaluate(learner: Learner, tasks: Sequence[Task], classes: int, *, batch: int = 500) -> Evaluation:
+    """Each test set once, without gradients: accuracy by argmax, and each class's mean direction."""
+    training = learner.training
+    learner.eval()
+    device = learner.shift.device
+    sums = torch.zeros(classes, learner.head.dim, device=device)
+    correct = [_pass(learner, task.test, sums, batch) for task in tasks]
+    learner.train(training)
+    accuracies = [100 * float(c) / len(t.test) if len(t.test) else math.nan for c, t in zip(correct, tasks)]
+    return Evaluation(accuracies, F.normalize(sums, dim=1).cpu())
+
+
+def _pass(learner: Learner, samples: Samples, sums: Tensor, batch: int) -> Tensor:
+    correct = torch.zeros((), dtype=torch.long, device=sums.device)
+    for chosen in torch.arange(len(samples), device=sums.device).split(batch):
+        images, slots = samples.batch(chosen)
+        embedded = learner.embed(images)
+        correct += (learner.head.nearest(embedded) == slots).sum()
+        sums.index_add_(0, slots, F.normalize(embedded.float(), dim=1))
+    return correct
+
+
+def drift(history: Tensor, slots_of_task: Sequence[Sequence[int]]) -> list[list[float | None]]:
+    """Row i: how many degrees each class's mean direction is, after task i, from where it was when learned.
+
+    `history` is (tasks done, classes, dim); classes not learned yet are None."""
+    learned = {slot: index for index, slots in enumerate(slots_of_task) for slot in slots}
+    rows: list[list[float | None]] = []
+    for after, now in enumerate(history):
+        row: list[float | None] = []
+        for slot in range(history.shape[1]):
+            since = learned.get(slot, len(history))
+            known = since <= after
+            row.append(float(degrees(now[slot], history[since, slot])) if known else None)
+        rows.append(row)
+    return rows
+
+
+def alignment(history: Tensor, slots_of_task: Sequence[Sequence[int]], directions: Tensor) -> list[list[float | None]]:
+    """Row i: the angle, after task i, between each class's mean direction and its head direction.
+
+    `directions` is (tasks done, classes, dim): where the head's directions were after each task."""
+    learned = {slot: index for index, slots in enumerate(slots_of_task) for slot in slots}
+    return [
+        [
+            float(degrees(now[slot], directions[after, slot])) if learned.get(slot, len(history)) <= after else None
+            for slot in range(history.shape[1])
+        ]
+        for after, now in enumerate(history)
+    ]

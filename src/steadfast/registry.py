@@ -1,0 +1,72 @@
+"""Named things that others can add to: methods, heads, benchmarks.
+
+A package outside steadfast adds its own by an entry point in the group `steadfast.methods`,
+`steadfast.heads` or `steadfast.benchmarks`; the entry point's module registers itself on import.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+from .errors import BadConfig, nearest
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """A mapping from name to thing, with a line of description each; unknown names get the nearest one."""
+
+    def __init__(self, kind: str, group: str) -> None:
+        self.kind, self.group = kind, group
+        self._things: dict[str, T] = {}
+        self._lines: dict[str, str] = {}
+        self._asked_others = False
+
+    def register(self, name: str, line: str) -> Callable[[T], T]:
+        """Decorator: `@methods.register("ewc", "one line on what it does")`."""
+
+        def add(thing: T) -> T:
+            known = self._things.get(name)
+            if known is not None and repr(known) != repr(thing):
+                raise BadConfig(f"The {self.kind} {name!r} is registered already, as {known!r}; choose another name.")
+            self._things[name], self._lines[name] = thing, line
+            return thing
+
+        return add
+
+    def describe(self) -> dict[str, str]:
+        """A line for each name."""
+        return {name: self._lines[name] for name in self}
+
+    def _ask_others(self) -> None:
+        """Import what other packages offer, once, and only when something is looked up."""
+        if self._asked_others:
+            return
+        self._asked_others = True
+        for entry in entry_points(group=self.group):
+            try:
+                entry.load()
+            except Exception as error:  # another package's fault must not stop ours
+                warnings.warn(f"The {self.kind} {entry.name!r} of {entry.value!r} cannot be loaded: {error}", stacklevel=3)
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._things:
+            self._ask_others()
+        if name not in self._things:
+            raise nearest(self.kind, name, self._things)
+        return self._things[name]
+
+    def __contains__(self, name: object) -> bool:
+        self._ask_others()
+        return name in self._things
+
+    def __iter__(self) -> Iterator[str]:
+        self._ask_others()
+        return iter(self._things)
+
+    def __len__(self) -> int:
+        self._ask_others()
+        return len(self._things)

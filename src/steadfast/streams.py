@@ -1,0 +1,175 @@
+"""Cut a data set into tasks: split by class, or permuted by pixel; labels to slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .data import Dataset
+from .errors import BadConfig
+
+ORDERS = ("label", "shuffled")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some rows of a resident data set with their slots. A batch is an index; nothing is copied before."""
+
+    images: Tensor  # (n, channels, height, width) uint8, shared by all tasks
+    rows: Tensor  # (m,) int64
+    slots: Tensor  # (m,) int64
+    pixels: Tensor | None = None  # (height * width,) this task's permutation of the pixels
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """The chosen samples: images (b, channels, height, width) uint8 and slots (b,)."""
+        images = self.images[self.rows[chosen]]
+        if self.pixels is not None:
+            images = images.flatten(2)[:, :, self.pixels].view_as(images)
+        return images, self.slots[chosen]
+
+    def only(self, chosen: Tensor) -> Samples:
+        """The same kind of samples, fewer of them."""
+        return replace(self, rows=self.rows[chosen], slots=self.slots[chosen])
+
+    def to(self, device: torch.device) -> Samples:
+        pixels = None if self.pixels is None else self.pixels.to(device)
+        return Samples(self.images.to(device), self.rows.to(device), self.slots.to(device), pixels)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One stop of the stream: the slots it brings, what to learn them from and what to test them on."""
+
+    index: int  # from 0
+    slots: tuple[int, ...]
+    train: Samples
+    test: Samples
+    validation: Samples | None = None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Tasks in order, and what is common to them."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    labels: tuple[str, ...]  # by slot
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tasks[0].train.images.shape[1:])
+
+    def to(self, device: torch.device | str) -> Stream:
+        """The same stream with its tensors on `device`; images shared by the tasks stay shared."""
+        device = torch.device(device)
+        moved: dict[int, Tensor] = {}
+
+        def move(samples: Samples | None) -> Samples | None:
+            if samples is None:
+                return None
+            images = moved.setdefault(id(samples.images), samples.images.to(device))
+            return replace(replace(samples, images=samples.images[:0]).to(device), images=images)
+
+        tasks = tuple(
+            replace(t, train=move(t.train), test=move(t.test), validation=move(t.validation)) for t in self.tasks
+        )
+        return replace(self, tasks=tasks)
+
+    def joined(self) -> Stream:
+        """All tasks' training data as one task (the upper bound `joint` trains on it); tests stay apart."""
+        parts = [t.train.batch(torch.arange(len(t.train), device=t.train.rows.device)) for t in self.tasks]
+        if any(t.train.pixels is not None for t in self.tasks):
+            images, slots = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+            train = Samples(images, torch.arange(len(images), device=images.device), slots)
+        else:
+            rows = torch.cat([t.train.rows for t in self.tasks])
+            train = Samples(self.tasks[0].train.images, rows, torch.cat([t.train.slots for t in self.tasks]))
+        every = tuple(slot for task in self.tasks for slot in task.slots)
+        return replace(self, tasks=(replace(self.tasks[0], slots=every, train=train),))
+
+
+def split(
+    data: Dataset,
+    classes_per_task: int,
+    *,
+    order: str = "label",
+    validation: float = 0.0,
+    generator: torch.Generator,
+    name: str | None = None,
+) -> Stream:
+    """Tasks of `classes_per_task` classes each; the last one has the rest if it does not divide."""
+    count = len(data.classes)
+    if not 1 <= classes_per_task <= count:
+        raise BadConfig(f"classes a task is {classes_per_task}; {data.name} has {count} classes: choose 1 to {count}.")
+    arrival = class_order(count, order, generator)  # the label that takes slot 0, 1, ...
+    slot_of = torch.empty(count, dtype=torch.long)
+    slot_of[arrival] = torch.arange(count)
+    train_slots, test_slots = slot_of[data.train_labels], slot_of[data.test_labels]
+    tasks = []
+    for index, slots in enumerate(torch.arange(count).split(classes_per_task)):
+        train = _samples_of(data.train_images, train_slots, slots)
+        held, train = _hold_back(train, validation, generator)
+        test = _samples_of(data.test_images, test_slots, slots)
+        tasks.append(Task(index, tuple(slots.tolist()), train, test, held))
+    labels = tuple(data.classes[label] for label in arrival.tolist())
+    return Stream(name or f"split-{data.name}", tuple(tasks), labels, data.mean, data.std)
+
+
+def permuted(
+    data: Dataset, tasks: int, *, validation: float = 0.0, generator: torch.Generator, name: str | None = None
+) -> Stream:
+    """Each task is the whole data set under its own permutation of the pixels (the first as it is), and
+    brings its own classes: label + classes * task."""
+    if tasks < 1:
+        raise BadConfig(f"tasks is {tasks}; a stream needs at least 1.")
+    count, pixels = len(data.classes), data.train_images.shape[2] * data.train_images.shape[3]
+    every_train, every_test = torch.arange(len(data.train_images)), torch.arange(len(data.test_images))
+    made = []
+    for index in range(tasks):
+        permutation = None if index == 0 else torch.randperm(pixels, generator=generator)
+        train = Samples(data.train_images, every_train, data.train_labels + count * index, permutation)
+        held, train = _hold_back(train, validation, generator)
+        test = Samples(data.test_images, every_test, data.test_labels + count * index, permutation)
+        made.append(Task(index, tuple(range(count * index, count * (index + 1))), train, test, held))
+    labels = tuple(f"{label}@{index + 1}" for index in range(tasks) for label in data.classes)
+    return Stream(name or f"permuted-{data.name}", tuple(made), labels, data.mean, data.std)
+
+
+def class_order(count: int, order: str, generator: torch.Generator) -> Tensor:
+    """The labels in the order in which they arrive."""
+    if order not in ORDERS:
+        raise BadConfig(f"class order is {order!r}; choose one of {', '.join(ORDERS)}.")
+    return torch.arange(count) if order == "label" else torch.randperm(count, generator=generator)
+
+
+def _samples_of(images: Tensor, slots: Tensor, wanted: Tensor) -> Samples:
+    rows = torch.isin(slots, wanted).nonzero().squeeze(1)
+    return Samples(images, rows, slots[rows])
+
+
+def _hold_back(samples: Samples, share: float, generator: torch.Generator) -> tuple[Samples | None, Samples]:
+    """Keep a random `share` of the training samples for validation, away from training."""
+    if share == 0:
+        return None, samples
+    if not 0 < share < 1:
+        raise BadConfig(f"validation is {share}; it is the share of the training samples held back, 0 to below 1.")
+    shuffled = torch.randperm(len(samples), generator=generator)
+    held = max(1, round(share * len(samples)))
+    return samples.only(shuffled[:held]), samples.only(shuffled[held:].sort().values)
+
+
+def validated(stream: Stream) -> Stream:
+    """The stream with its validation samples in place of its tests: what a search is scored on."""
+    missing = [task.index for task in stream.tasks if task.validation is None]
+    if missing:
+        raise BadConfig(f"tasks {missing} have no validation samples; set validation to a share above 0.")
+    tasks: Sequence[Task] = [replace(t, test=t.validation, validation=None) for t in stream.tasks]  # type: ignore[arg-type]
+    return replace(stream, tasks=tuple(tasks))

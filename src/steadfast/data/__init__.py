@@ -51,7 +51,7 @@ def load(name: str, root: str | Path | None = None, *, download: bool = True) ->
     search = _complete(entry, root, download=download)
     for bad in search.damaged:
         used = ", ".join(str(path) for path in search.instead_of(bad))
-        warnings.warn(f"{bad.path} ({bad.where}) is damaged: {bad.detail}. Used {used} instead.", stacklevel=2)
+        warnings.warn(f"{bad.path} ({bad.where}) is damaged: {bad.detail}. Used: {used}.", stacklevel=2)
     train_images, train_labels = parse.split(entry, search.parts, entry.train)
     test_images, test_labels = parse.split(entry, search.parts, entry.test)
     return Dataset(
@@ -74,7 +74,7 @@ def fetch(name: str, root: str | Path | None = None) -> list[Found]:
 
 
 def _complete(entry: catalog.Entry, root: str | Path | None, *, download: bool) -> places.Search:
-    """A search that found everything, after a download if need be; otherwise the error that says what to do."""
+    """A search that found everything, after a download if need be; or the error that says what to do."""
     search, failures = places.search(entry, root), []
     if search.wanted and download:
         failures = _download(entry, search.wanted)

@@ -79,7 +79,7 @@ def places(root: str | Path | None = None) -> list[Place]:
     found = [Place(where, Path(folder).expanduser()) for where, folder in named if folder]
     for place in found:
         if not place.folder.is_dir():
-            raise BadData(f"{place.where} names {place.folder}, which is not a folder: make it or leave it out.")
+            raise BadData(f"{place.where} names {place.folder}, which is not a folder: make it, or drop it.")
     return [*found, Place("cache", cache_folder())]
 
 
@@ -134,7 +134,9 @@ def _examine(
     return Found(file, known[0][1], path, "damaged", where, problem), {}
 
 
-def _copies(entry: Entry, packed: Packed, part: Part, looked: list[Place]) -> Iterator[tuple[Path, bool, str]]:
+def _copies(
+    entry: Entry, packed: Packed, part: Part, looked: list[Place]
+) -> Iterator[tuple[Path, bool, str]]:
     """Where a part may be, in the order to try (path, packed?, where): in each place unpacked first."""
     for place in looked:
         for is_packed, name in ((False, part.name), (True, packed.file)):

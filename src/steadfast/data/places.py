@@ -116,10 +116,8 @@ def _examine(
     path: Path, source: Part | Packed, entry: Entry, where: str
 ) -> tuple[Found, dict[str, bytes]] | None:
     """One copy, verified and unpacked; None if it is not there or is a good file of another data set."""
-    if isinstance(source, Part):
-        file, known = source.name, ((source.size, source.sha256),)
-    else:
-        file, known = source.file, source.known
+    file = source.name if isinstance(source, Part) else source.file
+    known = ((source.size, source.sha256),) if isinstance(source, Part) else source.known
     try:
         if not path.is_file():
             return None

@@ -1,15 +1,15 @@
 """The geometry of fixed classifiers: simplex, orthoplex, cube and polygon.
 
-A polytope gives every slot a unit vertex; a slot's logit is the features' product with its vertex. The vertices
-are so regular that neither they nor all the logits need to exist: a million slots cost what the features cost.
+A polytope gives every slot a unit vertex; a slot's logit is the features' product with its vertex. Vertices
+this regular need not exist, and neither need all the logits: a million slots cost what the features cost.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,8 @@ MOST_VERTICES = 2**30  # more numbers than these are not built as one vertex mat
 class Polytope:
     """Unit vertices in `dim` dimensions, one for each of exactly `slots` slots.
 
-    Geometry only: it holds no tensors and no parameters, and follows the features' device and dtype. A subclass
-    gives `_dim` and `_vertices`, the definition; whatever else it gives is a closed form that spares the vertices.
+    Geometry only: it holds no tensors and no parameters, and follows the features' device and dtype.
+    A subclass defines `_dim` and `_vertices`; all else it overrides is a closed form that spares the vertices.
     """
 
     name = "polytope"
@@ -71,7 +71,7 @@ class Polytope:
 
     def logsumexp(self, features: Tensor) -> Tensor:
         """The log of the sum over all slots of exp(logit), (batch,), without the logits."""
-        return _by_rows(lambda f, _: self._logsumexp(f), self._checked(features), None)
+        return _by_rows(lambda f, slots: self._logsumexp(f), self._checked(features), None)
 
     def loss(
         self, features: Tensor, slots: Tensor, *, bias: Tensor | None = None, reduction: str = "mean"
@@ -106,7 +106,8 @@ class Polytope:
 
     def _logits(self, features: Tensor, slots: Tensor | None) -> Tensor:  # (batch, slots) or (batch, n)
         slots = torch.arange(self.slots, device=features.device) if slots is None else slots
-        return features @ self._vertices(slots, features.dtype).T
+        with torch.autocast(features.device.type, enabled=False):
+            return features @ self._vertices(slots, features.dtype).T
 
     def _scores(self, features: Tensor) -> Tensor:
         """The logits (batch, slots) up to a constant a row: all that a softmax sees."""
@@ -140,7 +141,8 @@ class Polytope:
 
     def _check_slots(self, slots: Tensor) -> None:
         if slots.dtype != torch.int64 or slots.ndim != 1:
-            raise BadConfig(f"Slots are int64 of shape (n,), not {slots.dtype} of shape {tuple(slots.shape)}.")
+            seen = f"{slots.dtype} of shape {tuple(slots.shape)}"
+            raise BadConfig(f"Slots are int64 of shape (n,), one a sample, not {seen}: try slots.long().")
         # Values are looked at only where that is cheap: no wait for a GPU, no break in vmap or compile.
         if slots.device.type != "cpu" or slots.numel() == 0 or torch.compiler.is_compiling():
             return
@@ -177,7 +179,7 @@ class Simplex(Polytope):
         return (basis - self.c) * self.scale
 
     def _scores(self, features: Tensor) -> Tensor:
-        return torch.cat([features, self.alpha * features.sum(-1, keepdim=True)], -1) * self.scale
+        return torch.cat([features, self.alpha * features.sum(-1, keepdim=True)], -1).mul_(self.scale)
 
     def _logits(self, features: Tensor, slots: Tensor | None) -> Tensor:
         S = features.sum(-1, keepdim=True)  # (batch, 1)
@@ -243,9 +245,9 @@ class Orthoplex(Polytope):
 class Cube(Polytope):
     """2^d slots in d dimensions: coordinate i of a vertex is +-1/sqrt(d), + where bit i of its slot is set.
 
-    With g = f/sqrt(d) the sum over all corners factors: log sum exp = sum_i log(2 cosh(g_i)), so cross-entropy over
-    2^d slots is d binary ones. If n slots are no power of two, the codes below n are one subcube for each set bit b
-    of n: bits above b as in n, bit b clear, bits below free. Slots are int64 bit patterns, so 2^64 are the most.
+    With g = f/sqrt(d) the sum over all corners factors: log sum exp = sum_i log(2 cosh(g_i)), so cross-entropy
+    over 2^d slots is d binary ones. If n slots are no power of two, the codes below n are one subcube for each
+    set bit b of n: bits above b as in n, bit b clear, bits below free. A slot is an int64's 64 bits at most.
     """
 
     name = "cube"
@@ -258,7 +260,7 @@ class Cube(Polytope):
         self.code = self.slots - 2**64 if self.slots >= 2**63 else self.slots  # n as an int64 bit pattern
         return dim
 
-    def _bits(self, codes: Tensor | int, device: torch.device) -> Tensor:  # (n, 1) to (n, dim), or one to (dim,)
+    def _bits(self, codes: Tensor | int, device: torch.device) -> Tensor:  # (n, 1) or () to (n, dim) or (dim,)
         return (codes >> torch.arange(self.dim, device=device)) & 1
 
     def _vertices(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
@@ -272,9 +274,11 @@ class Cube(Polytope):
                 f"{self!r} has too many logits to form them all, as logits and a bias do: ask for some with "
                 "logits(features, slots), or use loss without a bias, and predict."
             )
-        logits = features.new_zeros(len(features), 1)
-        for g in (features / math.sqrt(self.dim)).split(1, -1):  # every coordinate doubles the corners
-            logits = torch.cat([logits - g, logits + g], -1)
+        g = features / math.sqrt(self.dim)
+        first, *others = torch.stack([-g, g], -1).unbind(1)  # dim times (batch, 2): bit clear, bit set
+        logits = first
+        for pair in others:  # every coordinate doubles the corners
+            logits = (pair[:, :, None] + logits[:, None, :]).flatten(1)
         return logits[:, : self.slots]
 
     def _is_small(self, features: Tensor) -> bool:
@@ -287,7 +291,7 @@ class Cube(Polytope):
         return F.binary_cross_entropy_with_logits(2 * g, bits.to(g.dtype), reduction="none").sum(-1)
 
     def _subcubes(self, g: Tensor, free: Tensor) -> Tensor:
-        """For each bit of n (batch, dim): its subcube's fixed logit plus `free` over the bits below, or -inf."""
+        """For each bit of n (batch, dim): its subcube's fixed part plus `free` of the bits below; or -inf."""
         bits = self._bits(self.code, g.device)  # (dim,)
         above = F.pad((g * (2 * bits - 1)).flip(-1).cumsum(-1), (1, -1)).flip(-1)  # sum over i > b
         below = F.pad(free.cumsum(-1), (1, -1))  # sum over i < b
@@ -303,8 +307,8 @@ class Cube(Polytope):
         corner = ((features > 0).long() << places).sum(-1)  # the nearest of all corners
         if self.full:
             return corner
-        best = self._subcubes(features, features.abs()).flip(-1).argmax(-1)  # high bits first: their codes are lower
-        bit = 1 << (self.dim - 1 - best)
+        reach = self._subcubes(features, features.abs()).flip(-1)  # high bits first, as their codes are lower
+        bit = 1 << (self.dim - 1 - reach.argmax(-1))
         return (corner & (bit - 1)) | (self.code & ~(bit | (bit - 1)))
 
     def _outside(self, slots: Tensor) -> bool:
@@ -336,7 +340,9 @@ class Polygon(Polytope):
 
 POLYTOPES: dict[str, type[Polytope]] = {p.name: p for p in (Simplex, Orthoplex, Cube, Polygon)}
 
-Rowwise = Callable[[Tensor, Any], Tensor]  # features (batch, dim), slots (batch,) or None, to (batch,)
+
+class Rowwise(Protocol):
+    def __call__(self, features: Tensor, /, slots: Any) -> Tensor: ...  # (batch, dim), (batch,) or None -> (batch,)
 
 
 def _by_rows(function: Rowwise, features: Tensor, slots: Tensor | None) -> Tensor:
@@ -372,7 +378,8 @@ class _Strips(torch.autograd.Function):
         features, slots = ctx.saved_tensors
         gradient = torch.empty_like(features)
         for at in _cut(features):
-            _, pull_back = torch.func.vjp(lambda f, s=_of(slots, at): ctx.function(f, s), features[at])
+            function = functools.partial(ctx.function, slots=_of(slots, at))
+            _, pull_back, *_ = torch.func.vjp(function, features[at])
             gradient[at] = pull_back(upstream[at])[0]
         return None, gradient, None
 

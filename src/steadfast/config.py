@@ -48,7 +48,7 @@ class Config:
     tasks: int | None = option(None, "number of tasks  [default: the benchmark's]")
     validation: float = option(0.0, "share of the training samples to hold back")
     augment: str | None = option(None, "none, crop-flip or shift  [default: the benchmark's]")
-    strength: float | None = option(None, "weight of the penalty (ewc, online-ewc, si, mas)  [default: the benchmark's]")
+    strength: float | None = option(None, "weight of the penalty of ewc, si, ...  [default: the benchmark's]")
 
     def __post_init__(self) -> None:
         for name, least in {"batch": 2, "epochs": 1, "seed": 0, "slots": 1, "embedding": 1, "memory": 0}.items():
@@ -82,6 +82,15 @@ class Config:
         if benchmark.kind == "permuted":
             return (self.tasks or benchmark.tasks) * benchmark.classes_per_task
         return benchmark.classes
+
+    def phases(self) -> int:
+        """How many times training stops to be measured: the tasks, or one if they are learned jointly."""
+        benchmark = BENCHMARKS[self.benchmark]
+        if METHODS[self.method].joint:
+            return 1
+        if self.tasks:
+            return self.tasks
+        return -(-self._classes(benchmark) // (self.classes_per_task or benchmark.classes_per_task))
 
     def _defaults_of_options(self, options: tuple[str, ...], benchmark: Benchmark) -> dict[str, Any]:
         filled: dict[str, Any] = {}

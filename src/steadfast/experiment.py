@@ -13,7 +13,7 @@ from typing import Any
 import filelock
 import torch
 
-from . import __version__, backbones, data, files, heads, metrics, randomness
+from . import __version__, backbones, data, files, heads, metrics, performance, plots, randomness
 from .benchmarks import BENCHMARKS
 from .config import Config
 from .errors import BadConfig, BadFile, RunLocked
@@ -84,6 +84,7 @@ def run(
     with folder.lock():
         if (done := folder.read_result()) is not None:
             return done
+        performance.keep_freed_memory()
         if threads:
             torch.set_num_threads(threads)
         place = choose_device(device)
@@ -96,6 +97,7 @@ def run(
         trainer.save = lambda trainer: save(trainer, folder)
         trainer.run()
         result = summarise(config, stream, trainer, files.read_json(folder.environment))
+        plots.run_pictures(result, folder.path)
         files.write_json(folder.result, result)
         for path in folder.checkpoints()[1:]:
             path.unlink()
@@ -110,7 +112,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise BadConfig(f"The device {name!r} cannot be used: {str(error).splitlines()[0]} Try --device cpu.") from error
+        reason = str(error).splitlines()[0]
+        raise BadConfig(f"The device {name!r} cannot be used: {reason} Try --device cpu.") from error
     return device
 
 

@@ -50,7 +50,8 @@ class Registry(Mapping[str, T], Generic[T]):
             try:
                 entry.load()
             except Exception as error:  # another package's fault must not stop ours
-                warnings.warn(f"The {self.kind} {entry.name!r} of {entry.value!r} cannot be loaded: {error}", stacklevel=3)
+                text = f"The {self.kind} {entry.name!r} of {entry.value!r} cannot be loaded: {error}"
+                warnings.warn(text, stacklevel=3)
 
     def __getitem__(self, name: str) -> T:
         if name not in self._things:

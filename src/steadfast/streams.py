@@ -72,14 +72,15 @@ class Stream:
         device = torch.device(device)
         moved: dict[int, Tensor] = {}
 
-        def move(samples: Samples | None) -> Samples | None:
-            if samples is None:
-                return None
+        def move(samples: Samples) -> Samples:
             images = moved.setdefault(id(samples.images), samples.images.to(device))
             return replace(replace(samples, images=samples.images[:0]).to(device), images=images)
 
         tasks = tuple(
-            replace(t, train=move(t.train), test=move(t.test), validation=move(t.validation)) for t in self.tasks
+            replace(
+                t, train=move(t.train), test=move(t.test), validation=t.validation and move(t.validation)
+            )
+            for t in self.tasks
         )
         return replace(self, tasks=tasks)
 

@@ -96,12 +96,13 @@ class Trainer:
         batches = at.order.split(self.method.fresh(self.batch))
         if at.losses is None:
             at.losses = torch.zeros(len(batches), device=device)
-        for at.step in range(at.step, len(batches)):
+        while at.step < len(batches):
             if self.watcher.stop():
                 at.seconds += time.perf_counter() - began
                 self._stop()
             images, slots = task.train.batch(batches[at.step])
             at.losses[at.step] = self.method.observe(images, slots)
+            at.step += 1
             self.watcher.step(len(slots))
         losses = self._finite(at.losses)
         at.seconds += time.perf_counter() - began

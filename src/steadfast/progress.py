@@ -1,0 +1,68 @@
+"""What a run shows while it runs, and the table it ends with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .paper import Cell
+from .training import Watcher
+
+REFRESH = 0.2  # seconds between updates: a step must not wait for a terminal
+
+
+@contextmanager
+def live(console: Console, tasks: int, epochs: int, stop: Any) -> Iterator[Watcher]:
+    """A progress bar over the run's epochs, with samples a second and the accuracy so far."""
+    bar = Progress(
+        TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("epochs"),
+        TextColumn("{task.fields[speed]}"), TextColumn("{task.fields[note]}"), TimeRemainingColumn(),
+        console=console,
+    )
+    with bar:
+        line = bar.add_task("task 1", total=tasks * epochs, speed="", note="")
+        seen, shown, began = 0, 0.0, time.monotonic()
+
+        def step(samples: int) -> None:
+            nonlocal seen, shown
+            seen += samples
+            now = time.monotonic()
+            if now - shown > REFRESH:
+                shown = now
+                bar.update(line, speed=f"{seen / (now - began):,.0f} new samples/s")
+
+        def epoch(record: dict[str, Any]) -> None:
+            done = (record["task"] - 1) * epochs + record["epoch"]
+            bar.update(line, completed=done, description=f"task {record['task']}/{tasks}")
+
+        def task(record: dict[str, Any]) -> None:
+            accuracies = record["accuracies"]
+            bar.update(line, note=f"accuracy {sum(accuracies) / len(accuracies):.1f} %")
+
+        yield Watcher(step=step, epoch=epoch, task=task, stop=stop)
+
+
+def show_result(console: Console, result: dict[str, Any], cell: Cell | None) -> None:
+    """The accuracy matrix, the final average accuracy, and the paper's number where there is one."""
+    matrix = result["accuracy_matrix"]
+    table = Table(title="Accuracy (%) on each task, after learning each task", title_justify="left")
+    table.add_column("after task", justify="right")
+    for index in range(len(matrix[-1])):
+        table.add_column(f"{index + 1}", justify="right")
+    table.add_column("average", justify="right", style="bold")
+    for index, (row, average) in enumerate(zip(matrix, result["average_accuracy"])):
+        cells = [f"{value:.1f}" for value in row] + [""] * (len(matrix[-1]) - len(row))
+        table.add_row(str(index + 1), *cells, f"{average:.2f}")
+    console.print(table)
+    paper = ""
+    if cell is not None and cell.mean is not None:
+        paper = f"   (the paper: {cell.mean:.2f} ± {cell.std:.2f} over 10 seeds)"
+    console.print(f"Final average accuracy [bold]{result['final_average_accuracy']:.2f} %[/]{paper}")
+    drift = "" if result["mean_drift"] is None else f"   features turned {result['mean_drift']:.1f}° on average"
+    console.print(f"Forgetting {result['forgetting']:.2f}{drift}   training took {result['seconds']:.0f} s")

@@ -17,7 +17,6 @@ from . import catalog, parse, places
 from .catalog import names
 from .digits import CLASSES
 from .digits import digits as _split_digits
-from .download import download as _download
 from .places import Found, cache_folder
 
 __all__ = ["Dataset", "Found", "cache_folder", "fetch", "load", "locate", "names"]
@@ -77,7 +76,9 @@ def _complete(entry: catalog.Entry, root: str | Path | None, *, download: bool) 
     """A search that found everything, after a download if need be; or the error that says what to do."""
     search, failures = places.search(entry, root), []
     if search.wanted and download:
-        failures = _download(entry, search.wanted)
+        from .download import download as get  # only now: the web libraries take half a second to import
+
+        failures = get(entry, search.wanted)
         search = places.search(entry, root)
     if search.wanted:
         raise BadData(_incomplete(search, failures, download))

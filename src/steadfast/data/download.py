@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pooch
+import requests
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -110,6 +111,8 @@ def download(entry: Entry, wanted: Iterable[Packed]) -> list[str]:
 
 
 def _short(error: Exception) -> str:
-    """The first line of an error, cut to a readable length."""
+    """What went wrong in one short line; requests' own text for an address out of reach fills a screen."""
+    if isinstance(error, (requests.ConnectionError, requests.Timeout)):
+        return f"cannot be reached ({type(error).__name__})"
     text = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {text[:200]}"

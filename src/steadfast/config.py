@@ -15,6 +15,7 @@ from .benchmarks import BENCHMARKS, Benchmark
 from .errors import BadConfig, nearest
 from .memory import POLICIES
 from .methods import METHODS
+from .methods.ewc import IMPORTANCES
 from .streams import ORDERS
 
 MOST_POLYGON_SLOTS = 100  # beyond it, neighbouring directions are under four degrees apart
@@ -31,32 +32,43 @@ class Config:
 
     benchmark: str
     method: str = option("replay", "how to learn; `steadfast methods` lists them")
-    head: str | None = option(None, "the classifier; `steadfast heads` lists them  [default: simplex with replay]")
-    slots: int | None = option(None, "classes to pre-allocate  [default: as many as the benchmark has]")
-    over: str | None = option(None, "softmax over `all` slots or the `seen` ones  [default: as the paper reads]")
-    embedding: int | None = option(None, "width of a linear layer before a trainable head  [default: none]")
-    memory: int | None = option(None, "images to remember  [default: the benchmark's]")
+    head: str | None = option(None, "the classifier; `steadfast heads` lists them  (default: simplex with replay)")
+    slots: int | None = option(None, "classes to pre-allocate  (default: as many as the benchmark has)")
+    over: str | None = option(None, "softmax over `all` slots or the `seen` ones  (default: as the paper reads)")
+    embedding: int | None = option(None, "width of a linear layer before a trainable head  (default: none)")
+    memory: int | None = option(None, "images to remember  (default: the benchmark's)")
     policy: str = option("task", "what to remember: task (paper), class, reservoir, herding")
-    backbone: str | None = option(None, "the network  [default: the benchmark's]")
-    epochs: int | None = option(None, "epochs a task  [default: the benchmark's]")
+    backbone: str | None = option(None, "the network  (default: the benchmark's)")
+    epochs: int | None = option(None, "epochs a task  (default: the benchmark's)")
     batch: int = option(128, "samples a step, new and remembered together")
-    optimizer: str | None = option(None, "adam or sgd  [default: adam; sgd for gem]")
-    lr: float | None = option(None, "learning rate  [default: 0.001; 0.01 for gem]")
+    optimizer: str | None = option(None, "adam or sgd  (default: adam; sgd for gem and agem)")
+    lr: float | None = option(None, "learning rate  (default: 0.001; 0.01 for gem and agem)")
     seed: int = option(0, "all randomness comes from this")
     order: str = option("label", "classes arrive by label or shuffled by the seed")
-    classes_per_task: int | None = option(None, "classes a task  [default: the benchmark's]")
-    tasks: int | None = option(None, "number of tasks  [default: the benchmark's]")
+    classes_per_task: int | None = option(None, "classes a task  (default: the benchmark's)")
+    tasks: int | None = option(None, "number of tasks  (default: the benchmark's)")
     validation: float = option(0.0, "share of the training samples to hold back")
-    augment: str | None = option(None, "none, crop-flip or shift  [default: the benchmark's]")
-    strength: float | None = option(None, "weight of the penalty of ewc, si, ...  [default: the benchmark's]")
+    augment: str | None = option(None, "none, crop-flip or shift  (default: the benchmark's)")
+    strength: float | None = option(None, "weight of the penalty of ewc, si, ...  (default: the benchmark's)")
+    importance: str = option("prediction", "whose likelihood ewc weighs by: the model's prediction, label or sample")
+    importance_samples: int | None = option(None, "samples ewc and mas measure importance on  (default: all of the task)")
+    margin: float = option(0.5, "how far gem steps along each old task's gradient, at least, when one is violated")
+    gem_replay: bool = option(False, "gem trains on the memory as well, as the reference does, half and half")
 
     def __post_init__(self) -> None:
-        for name, least in {"batch": 2, "epochs": 1, "seed": 0, "slots": 1, "embedding": 1, "memory": 0}.items():
+        counts = {"batch": 2, "epochs": 1, "seed": 0, "slots": 1, "embedding": 1, "memory": 0, "importance_samples": 1}
+        for name, least in counts.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise BadConfig(f"{name} is {value!r}; it must be a whole number, {least} or more.")
         if self.lr is not None and not (math.isfinite(self.lr) and self.lr > 0):
             raise BadConfig(f"lr is {self.lr}; a learning rate is a finite number above 0, 0.001 by default.")
+        if not (math.isfinite(self.margin) and self.margin >= 0):
+            raise BadConfig(f"margin is {self.margin}; it is a finite number, 0 or more, 0.5 by default.")
+        if self.strength is not None and not (math.isfinite(self.strength) and self.strength >= 0):
+            raise BadConfig(f"strength is {self.strength}; the weight of a penalty is a finite number, 0 or more.")
+        if self.importance not in IMPORTANCES:
+            raise BadConfig(f"importance is {self.importance!r}; choose one of {', '.join(IMPORTANCES)}.")
         if not 0 <= self.validation < 1:
             raise BadConfig(f"validation is {self.validation}; it is a share of the training samples, 0 to below 1.")
 
@@ -183,4 +195,4 @@ class Config:
 
 
 # The fields that only some methods listen to; each method names its own in `options`.
-OPTIONAL = ("memory", "policy", "strength")
+OPTIONAL = ("memory", "policy", "strength", "margin", "gem_replay", "importance", "importance_samples")

@@ -1,0 +1,55 @@
+"""What there is: benchmarks, heads, methods, and the data found on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from .. import data, heads
+from ..benchmarks import BENCHMARKS
+from ..methods import METHODS
+from .options import DataOption, console
+
+
+def benchmarks() -> None:
+    """List the benchmarks."""
+    table = Table("benchmark", "what", "tasks", "backbone", "epochs", "memory")
+    for name, line in BENCHMARKS.describe().items():
+        b = BENCHMARKS[name]
+        table.add_row(name, line, f"{b.tasks} x {b.classes_per_task}", b.backbone, str(b.epochs), str(b.memory))
+    console.print(table)
+
+
+def list_heads() -> None:
+    """List the heads: what turns features into classes."""
+    _list(heads.HEADS.describe(), "head")
+
+
+def methods() -> None:
+    """List the methods: how to learn without forgetting."""
+    _list(METHODS.describe(), "method")
+
+
+def _list(lines: dict[str, str], kind: str) -> None:
+    table = Table(kind, "what")
+    for name, line in lines.items():
+        table.add_row(name, line)
+    console.print(table)
+
+
+def show_data(
+    name: Annotated[str | None, typer.Argument(help="one data set  (default: all)", show_default=False)] = None,
+    data_folder: DataOption = None,
+    fetch: Annotated[bool, typer.Option("--fetch", help="download what is missing into the cache folder")] = False,
+) -> None:
+    """Show which data is found where, and fetch what is missing."""
+    table = Table("data set", "file", "status", "where")
+    for each in [name] if name else data.names():
+        found = data.fetch(each, data_folder) if fetch else data.locate(each, data_folder)
+        for part in found:
+            colour = {"ok": "green", "missing": "yellow", "damaged": "red"}[part.status]
+            where = " ".join(str(word) for word in (part.where, part.path) if word)
+            table.add_row(each, part.file, f"[{colour}]{part.status}[/]", where)
+    console.print(table)

@@ -1,0 +1,53 @@
+"""What the commands share: the options that every command spells the same way, and the consoles."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from rich.console import Console
+
+from ..config import Config
+
+console = Console()
+complaints = Console(stderr=True)
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", envvar="STEADFAST_DATA", help="folder with the data sets in their original layout"),
+]
+OutOption = Annotated[Path, typer.Option("--out", help="where the run folders go")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")]
+ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads  (default: all cores)")]
+
+
+def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command every field of Config as an option: the dataclass is the command line."""
+    hints = get_type_hints(Config)
+    own = [p for name, p in inspect.signature(function, eval_str=True).parameters.items() if name != "config"]
+    fields: list[inspect.Parameter] = []
+    for field in dataclasses.fields(Config):
+        if field.name == "benchmark":
+            info: Any = typer.Argument(help="what to learn; `steadfast benchmarks` lists them", show_default=False)
+            default: Any = inspect.Parameter.empty
+        else:
+            info = typer.Option("--" + field.name.replace("_", "-"), help=field.metadata["help"])
+            default = field.default
+        kind = inspect.Parameter.KEYWORD_ONLY
+        fields.append(
+            inspect.Parameter(field.name, kind, default=default, annotation=Annotated[hints[field.name], info])
+        )
+
+    def command(**values: Any) -> Any:
+        config = Config(**{field.name: values.pop(field.name) for field in dataclasses.fields(Config)})
+        return function(config=config, **values)
+
+    parameters = fields + [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    return command

@@ -1,0 +1,162 @@
+"""How much each parameter matters to a task: gradients sample by sample, folded and averaged, with no loop over them.
+
+A sample's gradient is J^T c: J the Jacobian of its logits, c the score's slope in them. Its square (or absolute
+value) has to be taken before the sum over samples, which a batch's backward pass does not do. So the gradient c is
+passed back once a chunk, and each layer's inputs a and output gradients g give the rest:
+for a linear layer (g_i a_j)^2 = g_i^2 a_j^2, so the sum over samples is one product, (g^2)^T a^2, and no sample's
+gradient ever exists; a convolution is a product of unfolded images; batch norm is a product with what it normalised.
+Parameters that are used in any other way go through `torch.func.vmap(grad)`. Both are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from ..learner import Learner
+
+BUDGET = 2**28  # bytes of sample-by-sample tensors held at once
+CHUNK = 128  # samples passed through the network at once
+
+Slope = Callable[[Tensor, Tensor], Tensor]  # logits (b, n) and slots (b,) to d score / d logits (b, n)
+Fold = Callable[[Tensor], Tensor]  # torch.square or torch.abs: what is averaged; multiplicative
+Totals = Iterator[tuple[Tensor | None, Tensor]]  # a parameter and its folded gradients, summed over the samples
+
+
+@torch.no_grad()
+def mean_gradients(learner: Learner, batches: Iterable[tuple[Tensor, Tensor]], slope: Slope, fold: Fold) -> list[Tensor]:
+    """The mean over samples of fold(J^T slope), one tensor a trainable parameter, in their order.
+
+    In evaluation mode: batch norm uses its running statistics, so that a sample's gradient is its own.
+    `batches` are uint8 images with their slots; a network's first dimension is taken to be the samples.
+    """
+    network, training, count = _Network(learner), learner.training, 0
+    totals = {name: torch.zeros_like(p) for name, p in network.named_parameters() if p.requires_grad}
+    frozen = {name: p.detach() for name, p in network.named_parameters()}
+    learner.eval()
+    for images, slots in batches:
+        x = learner.normalise(images)
+        with torch.enable_grad(), _Watch({n: frozen[n] for n in totals}, len(x), fold, totals) as watch:
+            logits = functional_call(network, frozen, (x,))  # (b, n)
+            c = slope(logits.detach(), slots)
+            if logits.requires_grad:
+                logits.backward(c)
+        _one_by_one(network, frozen, watch.others(), x, c, fold, totals)
+        count += len(x)
+    learner.train(training)
+    return [total / max(count, 1) for total in totals.values()]
+
+
+class _Network(nn.Module):
+    """Normalised images to logits."""
+
+    def __init__(self, learner: Learner) -> None:
+        super().__init__()
+        self.learner = learner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.learner.head.logits(self.learner.backbone(x))
+
+
+def _one_by_one(
+    network: nn.Module, frozen: dict[str, Tensor], names: list[str], x: Tensor, c: Tensor, fold: Fold,
+    totals: dict[str, Tensor],
+) -> None:
+    """The general way, for the named parameters: every sample's gradient by vmap, as many at once as fit."""
+
+    def score(some: dict[str, Tensor], x: Tensor, c: Tensor) -> Tensor:
+        return (functional_call(network, {**frozen, **some}, (x[None],))[0] * c).sum()
+
+    some = {name: frozen[name] for name in names}
+    for xs, cs in _parts(sum(p.numel() for p in some.values()), x, c) if some else ():
+        for name, g in vmap(grad(score), in_dims=(None, 0, 0))(some, xs, cs).items():
+            totals[name] += fold(g).sum(0)
+
+
+class _Watch(TorchFunctionMode):
+    """Sees every function that the parameters go into, and asks the ones it has a rule for for their gradients."""
+
+    def __init__(self, parameters: dict[str, Tensor], batch: int, fold: Fold, totals: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.names = {id(p): name for name, p in parameters.items()}
+        self.batch, self.fold, self.totals = batch, fold, totals
+        self.uses = dict.fromkeys(parameters, 0)  # a rule covers a parameter's one use; two are as bad as none
+
+    def others(self) -> list[str]:
+        """The parameters that no rule has covered."""
+        return [name for name, uses in self.uses.items() if uses != 1]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        used = [self.names[id(a)] for a in tree_leaves((args, kwargs)) if id(a) in self.names]
+        if not used:
+            return out
+        covered = func in RULES and self._applies(args, kwargs)
+        for name in used:
+            self.uses[name] += 1 if covered else 2
+        if covered and torch.is_grad_enabled():
+            if not out.requires_grad:  # nothing before it has parameters: the backward pass may end here
+                out = out.requires_grad_().clone()
+            out.register_hook(lambda g: self._add(RULES[func](self.fold, g, *args, **kwargs)))
+        return out
+
+    def _applies(self, args: Any, kwargs: Any) -> bool:
+        x = args[0] if args else None
+        plain = isinstance(x, Tensor) and id(x) not in self.names and x.dim() > 1 and len(x) == self.batch
+        return plain and not any(isinstance(a, str) or a is True for a in (*args[1:], *kwargs.values()))
+
+    @torch.no_grad()
+    def _add(self, found: Totals) -> None:
+        for parameter, total in found:
+            name = self.names.get(id(parameter))
+            if name is not None and self.uses[name] == 1:
+                self.totals[name] += total
+
+
+def _linear(fold: Fold, g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Totals:
+    if x.dim() == 2:
+        yield weight, fold(g).T @ fold(x)
+        yield bias, fold(g).sum(0)
+    else:  # (batch, ..., features): a sample's gradient is a sum over its places
+        g, x = g.flatten(1, -2), x.flatten(1, -2)
+        for gs, xs in _parts(weight.numel(), g, x):
+            yield weight, fold(gs.mT @ xs).sum(0)
+        yield bias, fold(g.sum(1)).sum(0)
+
+
+def _conv2d(
+    fold: Fold, g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None,
+    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> Totals:
+    columns = weight[0].numel() * groups * g[0, 0].numel()  # of one sample, unfolded
+    for gs, xs in _parts(columns + weight.numel(), g, x):
+        xs = F.unfold(xs, weight.shape[2:], dilation, padding, stride)  # (b, inputs * kernel, places)
+        xs, gs = xs.unflatten(1, (groups, -1)), gs.flatten(2).unflatten(1, (groups, -1))
+        yield weight, fold(gs @ xs.mT).sum(0).view(weight.shape)  # (b, groups, outputs, inputs * kernel) before
+    yield bias, fold(g.sum((2, 3))).sum(0)
+
+
+def _batch_norm(
+    fold: Fold, g: Tensor, x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Totals:
+    shape = (-1, *[1] * (x.dim() - 2))  # a channel's number against (batch, channels, ...)
+    product = g * (x - mean.view(shape)) * (var + eps).rsqrt().view(shape)
+    yield weight, fold(product.flatten(2).sum(2) if x.dim() > 2 else product).sum(0)
+    yield bias, fold(g.flatten(2).sum(2) if x.dim() > 2 else g).sum(0)
+
+
+RULES: dict[Any, Callable[..., Totals]] = {F.linear: _linear, F.conv2d: _conv2d, F.batch_norm: _batch_norm}
+
+
+def _parts(numbers: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The tensors in strips of samples, so that `numbers` for each of a strip's samples stay within the budget."""
+    return zip(*(t.split(max(1, BUDGET // (4 * max(numbers, 1)))) for t in tensors))

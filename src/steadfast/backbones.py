@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steadfast.errors import BadConfig, nearest
+from steadfast.resnets import BatchNorm1d, BatchNorm2d, PreActivationResNet, ResNet18
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape], nn.Module]
@@ -60,32 +61,7 @@ def build(name: str | nn.Module, shape: Shape) -> nn.Module:
     return network if isinstance(getattr(network, "out_features", None), int) else adapt(network, shape)
 
 
-# Batch norm, for any batch.
-
-
-class _BatchOfOne:
-    """In training too, a batch of one sample is normalised with the running statistics.
-
-    One sample has no batch to be compared with: over vectors its variance is not even defined, and the last
-    batch of an epoch may well hold just one. The running statistics then stay as they are.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.shape[0] == 1 and self.training:  # type: ignore[attr-defined]
-            norm: nn.BatchNorm2d = self  # type: ignore[assignment]
-            return F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-        return super().forward(x)  # type: ignore[misc]
-
-
-class BatchNorm1d(_BatchOfOne, nn.BatchNorm1d):
-    """`nn.BatchNorm1d` that takes a batch of one."""
-
-
-class BatchNorm2d(_BatchOfOne, nn.BatchNorm2d):
-    """`nn.BatchNorm2d` that takes a batch of one."""
-
-
-# The paper's two, and their families.
+# The paper's LeNet, and the networks we have by name.
 
 
 class LeNet(nn.Module):
@@ -126,93 +102,6 @@ class MLP(nn.Module):
         return F.relu_(self.linear2(F.relu_(self.linear1(x.flatten(1)))))  # (batch, 400)
 
 
-def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-
-
-class PreActivationBlock(nn.Module):
-    """norm, ReLU, conv, norm, ReLU, conv, plus the input; a 1x1 convolution where the shape changes."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.norm1 = BatchNorm2d(inputs)
-        self.conv1 = _conv3x3(inputs, outputs, stride)
-        self.norm2 = BatchNorm2d(outputs)
-        self.conv2 = _conv3x3(outputs, outputs)
-        changes = stride != 1 or inputs != outputs
-        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False) if changes else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        active = F.relu_(self.norm1(x))
-        skipped = x if self.shortcut is None else self.shortcut(active)
-        return self.conv2(F.relu_(self.norm2(self.conv1(active)))) + skipped
-
-
-class BasicBlock(nn.Module):
-    """conv, norm, ReLU, conv, norm, plus the input, ReLU: the original residual block."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = _conv3x3(inputs, outputs, stride)
-        self.norm1 = BatchNorm2d(outputs)
-        self.conv2 = _conv3x3(outputs, outputs)
-        self.norm2 = BatchNorm2d(outputs)
-        changes = stride != 1 or inputs != outputs
-        self.shortcut = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), BatchNorm2d(outputs)
-        ) if changes else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        skipped = x if self.shortcut is None else self.shortcut(x)
-        return F.relu_(self.norm2(self.conv2(F.relu_(self.norm1(self.conv1(x))))) + skipped)
-
-
-def _stages(
-    block: Callable[[int, int, int], nn.Module], inputs: int, widths: tuple[int, ...], depth: int
-) -> nn.Sequential:
-    """`depth` blocks a width; each width after the first halves the image."""
-    blocks = []
-    for stage, width in enumerate(widths):
-        for i in range(depth):
-            blocks.append(block(inputs, width, 2 if stage > 0 and i == 0 else 1))
-            inputs = width
-    return nn.Sequential(*blocks)
-
-
-class PreActivationResNet(nn.Module):
-    """The CIFAR residual network: three stages of `depth` pre-activation blocks, 16, 32, 64 times `widen`."""
-
-    def __init__(self, shape: Shape, depth: int, widen: int = 1) -> None:
-        super().__init__()
-        channels, _, _ = _image("a ResNet", shape)
-        widths = (16 * widen, 32 * widen, 64 * widen)
-        self.stem = _conv3x3(channels, 16)
-        self.blocks = _stages(PreActivationBlock, 16, widths, depth)
-        self.norm = BatchNorm2d(widths[-1])
-        self.out_features = widths[-1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(self.stem(x))  # (batch, 64 widen, height/4, width/4)
-        return F.relu_(self.norm(x)).mean((2, 3))  # (batch, 64 widen)
-
-
-class ResNet18(nn.Module):
-    """ResNet18 for small images: a 3x3 stem at stride one, no max pooling; 512 features."""
-
-    out_features = 512
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        channels, _, _ = _image("resnet18", shape)
-        self.stem = _conv3x3(channels, 64)
-        self.norm = BatchNorm2d(64)
-        self.blocks = _stages(BasicBlock, 64, (64, 128, 256, 512), 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(F.relu_(self.norm(self.stem(x))))  # (batch, 512, height/8, width/8)
-        return x.mean((2, 3))  # (batch, 512)
-
-
 def _image(name: str, shape: Shape, least: int = 1) -> tuple[int, int, int]:
     """(channels, height, width), or an error that says what to use instead."""
     if len(shape) != 3:
@@ -226,7 +115,11 @@ def _image(name: str, shape: Shape, least: int = 1) -> tuple[int, int, int]:
 
 
 def _preactivation(depth: int, widen: int = 1) -> Factory:
-    return lambda shape: PreActivationResNet(shape, depth, widen)
+    return lambda shape: PreActivationResNet(_image("a ResNet", shape)[0], depth, widen)
+
+
+def _resnet18(shape: Shape) -> nn.Module:
+    return ResNet18(_image("resnet18", shape)[0])
 
 
 register("lenet", "two 5x5 convolutions, a linear layer, batch norm; 500 features, 1.6 M parameters")(LeNet)
@@ -235,7 +128,7 @@ register("resnet20", "pre-activation, 3 x 3 blocks; 64 features, 0.27 M paramete
 register("resnet32", "pre-activation, 3 x 5 blocks; 64 features, 0.47 M parameters")(_preactivation(5))
 register("resnet56", "pre-activation, 3 x 9 blocks; 64 features, 0.86 M parameters")(_preactivation(9))
 register("resnet110", "pre-activation, 3 x 18 blocks; 64 features, 1.7 M parameters")(_preactivation(18))
-register("resnet18", "4 x 2 blocks, for small images; 512 features, 11.2 M parameters")(ResNet18)
+register("resnet18", "4 x 2 blocks, for small images; 512 features, 11.2 M parameters")(_resnet18)
 register("wrn-28-2", "wide, 3 x 4 blocks; 128 features, 1.5 M parameters")(_preactivation(4, 2))
 register("wrn-28-10", "wide, 3 x 4 blocks; 640 features, 36.5 M parameters")(_preactivation(4, 10))
 

@@ -1,0 +1,115 @@
+"""Residual networks for small images, and the batch norm that all our backbones use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class _BatchOfOne:
+    """In training too, a batch of one sample is normalised with the running statistics.
+
+    One sample has no batch to be compared with: over vectors its variance is not even defined, and the last
+    batch of an epoch may well hold just one. The running statistics then stay as they are.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] == 1 and self.training:  # type: ignore[attr-defined]
+            norm: nn.BatchNorm2d = self  # type: ignore[assignment]
+            return F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+        return super().forward(x)  # type: ignore[misc]
+
+
+class BatchNorm1d(_BatchOfOne, nn.BatchNorm1d):
+    """`nn.BatchNorm1d` that takes a batch of one."""
+
+
+class BatchNorm2d(_BatchOfOne, nn.BatchNorm2d):
+    """`nn.BatchNorm2d` that takes a batch of one."""
+
+
+def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+
+
+class PreActivationBlock(nn.Module):
+    """norm, ReLU, conv, norm, ReLU, conv, plus the input; a 1x1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = BatchNorm2d(inputs)
+        self.conv1 = _conv3x3(inputs, outputs, stride)
+        self.norm2 = BatchNorm2d(outputs)
+        self.conv2 = _conv3x3(outputs, outputs)
+        changes = stride != 1 or inputs != outputs
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False) if changes else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = F.relu_(self.norm1(x))
+        skipped = x if self.shortcut is None else self.shortcut(active)
+        return self.conv2(F.relu_(self.norm2(self.conv1(active)))) + skipped
+
+
+class BasicBlock(nn.Module):
+    """conv, norm, ReLU, conv, norm, plus the input, ReLU: the original residual block."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv3x3(inputs, outputs, stride)
+        self.norm1 = BatchNorm2d(outputs)
+        self.conv2 = _conv3x3(outputs, outputs)
+        self.norm2 = BatchNorm2d(outputs)
+        changes = stride != 1 or inputs != outputs
+        self.shortcut = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), BatchNorm2d(outputs)
+        ) if changes else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        skipped = x if self.shortcut is None else self.shortcut(x)
+        return F.relu_(self.norm2(self.conv2(F.relu_(self.norm1(self.conv1(x))))) + skipped)
+
+
+def _stages(
+    block: Callable[[int, int, int], nn.Module], inputs: int, widths: tuple[int, ...], depth: int
+) -> nn.Sequential:
+    """`depth` blocks a width; each width after the first halves the image."""
+    blocks = []
+    for stage, width in enumerate(widths):
+        for i in range(depth):
+            blocks.append(block(inputs, width, 2 if stage > 0 and i == 0 else 1))
+            inputs = width
+    return nn.Sequential(*blocks)
+
+
+class PreActivationResNet(nn.Module):
+    """The CIFAR residual network: three stages of `depth` pre-activation blocks, 16, 32, 64 times `widen`."""
+
+    def __init__(self, channels: int, depth: int, widen: int = 1) -> None:
+        super().__init__()
+        widths = (16 * widen, 32 * widen, 64 * widen)
+        self.stem = _conv3x3(channels, 16)
+        self.blocks = _stages(PreActivationBlock, 16, widths, depth)
+        self.norm = BatchNorm2d(widths[-1])
+        self.out_features = widths[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(self.stem(x))  # (batch, 64 widen, height/4, width/4)
+        return F.relu_(self.norm(x)).mean((2, 3))  # (batch, 64 widen)
+
+
+class ResNet18(nn.Module):
+    """ResNet18 for small images: a 3x3 stem at stride one, no max pooling; 512 features."""
+
+    out_features = 512
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.stem = _conv3x3(channels, 64)
+        self.norm = BatchNorm2d(64)
+        self.blocks = _stages(BasicBlock, 64, (64, 128, 256, 512), 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(F.relu_(self.norm(self.stem(x))))  # (batch, 512, height/8, width/8)
+        return x.mean((2, 3))  # (batch, 512)

@@ -51,7 +51,7 @@ class Config:
     augment: str | None = option(None, "none, crop-flip or shift  (default: the benchmark's)")
     strength: float | None = option(None, "weight of the penalty of ewc, si, ...  (default: the benchmark's)")
     importance: str = option("prediction", "whose likelihood ewc weighs by: the model's prediction, label or sample")
-    importance_samples: int | None = option(None, "samples ewc and mas measure importance on  (default: all of the task)")
+    importance_samples: int | None = option(None, "samples to measure importance on, ewc and mas  (default: all)")
     margin: float = option(0.5, "how far gem steps along each old task's gradient, at least, when one is violated")
     gem_replay: bool = option(False, "gem trains on the memory as well, as the reference does, half and half")
 

@@ -52,7 +52,7 @@ class EWC(OnlineEWC):
     def consolidate(self, new: list[Tensor]) -> None:
         if not self.importances:
             return super().consolidate(new)
-        self.importances = torch._foreach_add(self.importances, new)
+        self.importances = list(torch._foreach_add(self.importances, new))
         for anchor, latest, f, s in zip(self.anchors, self.weights(), new, self.importances):
             share = f / s.clamp_min(torch.finfo(s.dtype).tiny)  # where nothing mattered yet, s = f = 0: stay
             anchor += share * (latest - anchor)

@@ -31,7 +31,9 @@ Totals = Iterator[tuple[Tensor | None, Tensor]]  # a parameter and its folded gr
 
 
 @torch.no_grad()
-def mean_gradients(learner: Learner, batches: Iterable[tuple[Tensor, Tensor]], slope: Slope, fold: Fold) -> list[Tensor]:
+def mean_gradients(
+    learner: Learner, batches: Iterable[tuple[Tensor, Tensor]], slope: Slope, fold: Fold
+) -> list[Tensor]:
     """The mean over samples of fold(J^T slope), one tensor a trainable parameter, in their order.
 
     In evaluation mode: batch norm uses its running statistics, so that a sample's gradient is its own.

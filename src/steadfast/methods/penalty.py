@@ -30,7 +30,8 @@ class Penalty(Method):
             raise BadConfig(f"{self.config.method} needs a strength, the weight of its penalty: give --strength.")
         self.strength = float(self.config.strength)
         named = {name: p for name, p in self.learner.named_parameters() if p.requires_grad}
-        self.names, self.parameters = list(named), list(named.values())
+        self.names = list(named)
+        self.parameters: list[Tensor] = list(named.values())
         self.importances: list[Tensor] = []  # empty until a task has been learned
         self.anchors: list[Tensor] = []
 
@@ -68,7 +69,7 @@ class Penalty(Method):
 
     def consolidate(self, new: list[Tensor]) -> None:
         """Importances add up, the anchor is the latest: one pair for all tasks."""
-        self.importances = torch._foreach_add(self.importances, new) if self.importances else new
+        self.importances = list(torch._foreach_add(self.importances, new)) if self.importances else new
         self.anchors = self.weights()
 
     def weights(self) -> list[Tensor]:

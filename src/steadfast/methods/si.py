@@ -49,4 +49,4 @@ class SI(Penalty):
     def measure(self, task: Task) -> list[Tensor]:
         total = torch._foreach_sub(self.parameters, self.anchors)
         damped = torch._foreach_add(torch._foreach_mul(total, total), DAMPING)
-        return torch._foreach_div(self.paths, damped)
+        return list(torch._foreach_div(self.paths, damped))

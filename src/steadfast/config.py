@@ -49,6 +49,7 @@ class Config:
     tasks: int | None = option(None, "number of tasks  (default: the benchmark's)")
     validation: float = option(0.0, "share of the training samples to hold back")
     augment: str | None = option(None, "none, crop-flip or shift  (default: the benchmark's)")
+    quick: bool = option(False, "scaled down to see it work: a fifth of the epochs, 1,000 samples a task; marked as such")
     strength: float | None = option(None, "weight of the penalty of ewc, si, ...  (default: the benchmark's)")
     importance: str = option("prediction", "whose likelihood ewc weighs by: the model's prediction, label or sample")
     importance_samples: int | None = option(None, "samples to measure importance on, ewc and mas  (default: all)")
@@ -80,7 +81,7 @@ class Config:
             self,
             head=self.head or method.head,
             backbone=self.backbone or benchmark.backbone,
-            epochs=self.epochs or benchmark.epochs,
+            epochs=self.epochs or (max(1, benchmark.epochs // 5) if self.quick else benchmark.epochs),
             augment=self.augment or benchmark.augment,
             optimizer=self.optimizer or method.optimizer_name,
             lr=self.lr or method.lr,
@@ -172,7 +173,8 @@ class Config:
         """The run folder's name: readable first, unique by the hash."""
         full = self.resolved()
         memory = f"-m{full.memory}" if full.memory else ""
-        return f"{full.benchmark}-{full.method}-{full.head}{memory}-s{full.seed}-{full.hash}"
+        quick = "quick-" if full.quick else ""
+        return f"{quick}{full.benchmark}-{full.method}-{full.head}{memory}-s{full.seed}-{full.hash}"
 
     def command(self) -> str:
         """The command that makes this run."""

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 
-
 class GradientRows:
     """A (count, parameters) matrix whose rows `backward` fills without copying.
 
@@ -20,8 +19,8 @@ class GradientRows:
         sizes = [p.numel() for p in parameters]
         self.matrix = torch.zeros(count, sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
         self.views = [
-            [part.as_strided(p.shape, p.stride(), part.storage_offset()) for p, part in zip(parameters, row.split(sizes))]
-            for row in self.matrix
+            [part.as_strided(p.shape, p.stride(), part.storage_offset()) for p, part in zip(parameters, parts)]
+            for parts in (row.split(sizes) for row in self.matrix)
         ]
 
     def enter(self, row: int) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .commands import lists, run
+from .commands import lists, reproduce, run
 from .commands.options import complaints, console
 from .errors import SteadfastError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
+app.command("reproduce")(reproduce.reproduce)
 app.command("benchmarks")(lists.benchmarks)
 app.command("heads")(lists.list_heads)
 app.command("methods")(lists.methods)

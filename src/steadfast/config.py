@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -49,7 +50,7 @@ class Config:
     tasks: int | None = option(None, "number of tasks  (default: the benchmark's)")
     validation: float = option(0.0, "share of the training samples to hold back")
     augment: str | None = option(None, "none, crop-flip or shift  (default: the benchmark's)")
-    quick: bool = option(False, "scaled down to see it work: a fifth of the epochs, 1,000 samples a task; marked as such")
+    quick: bool = option(False, "scaled down: a fifth of the epochs, 1,000 samples a task; marked as such")
     strength: float | None = option(None, "weight of the penalty of ewc, si, ...  (default: the benchmark's)")
     importance: str = option("prediction", "whose likelihood ewc weighs by: the model's prediction, label or sample")
     importance_samples: int | None = option(None, "samples to measure importance on, ewc and mas  (default: all)")
@@ -177,9 +178,16 @@ class Config:
         return f"{quick}{full.benchmark}-{full.method}-{full.head}{memory}-s{full.seed}-{full.hash}"
 
     def command(self) -> str:
-        """The command that makes this run."""
+        """The shortest command that makes this run: what is a default anyway is left out."""
+        full, short = self.resolved(), self
+        default = {f.name: f.default for f in dataclasses.fields(self)}
+        for key in self.to_json():
+            if key != "benchmark":
+                shorter = dataclasses.replace(short, **{key: default[key]})
+                with contextlib.suppress(BadConfig):
+                    short = shorter if shorter.resolved() == full else short
         words = ["steadfast run", self.benchmark]
-        for key, value in self.to_json().items():
+        for key, value in short.to_json().items():
             flag = "--" + key.replace("_", "-")
             if key != "benchmark":
                 words += [flag] if value is True else [flag, str(value)]

@@ -19,10 +19,11 @@ from .config import Config
 from .errors import BadConfig, BadFile, RunLocked
 from .learner import Learner
 from .methods import METHODS, Method
-from .streams import Stream, validated
+from .streams import Stream, shortened, validated
 from .training import Trainer, Watcher
 
 Result = dict[str, Any]
+QUICK_SAMPLES = 1000  # a task, of a run that is marked quick
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ def make_stream(config: Config, data_root: Path | str | None = None) -> Stream:
         order=config.order,
         validation=config.validation,
     )
-    return validated(stream) if config.validation else stream
+    stream = validated(stream) if config.validation else stream
+    return shortened(stream, QUICK_SAMPLES, randomness.generator(config.seed, "quick")) if config.quick else stream
 
 
 def make_learner(config: Config, stream: Stream, device: torch.device) -> Learner:
@@ -204,6 +206,7 @@ def summarise(config: Config, stream: Stream, trainer: Trainer, environment: dic
     return {
         "config": config.to_json(),
         "hash": config.hash,
+        "quick": config.quick,
         "command": config.command(),
         "accuracy_matrix": matrix,
         "final_average_accuracy": metrics.final_average_accuracy(matrix),

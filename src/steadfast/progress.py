@@ -63,6 +63,8 @@ def show_result(console: Console, result: dict[str, Any], cell: Cell | None) -> 
     paper = ""
     if cell is not None and cell.mean is not None:
         paper = f"   (the paper: {cell.mean:.2f} ± {cell.std:.2f} over 10 seeds)"
+    if result.get("quick"):
+        console.print("[yellow]quick: scaled down, not the protocol's numbers[/]")
     console.print(f"Final average accuracy [bold]{result['final_average_accuracy']:.2f} %[/]{paper}")
     drift = "" if result["mean_drift"] is None else f"   features turned {result['mean_drift']:.1f}° on average"
     console.print(f"Forgetting {result['forgetting']:.2f}{drift}   training took {result['seconds']:.0f} s")

@@ -174,3 +174,12 @@ def validated(stream: Stream) -> Stream:
         raise BadConfig(f"tasks {missing} have no validation samples; set validation to a share above 0.")
     tasks: Sequence[Task] = [replace(t, test=t.validation, validation=None) for t in stream.tasks]  # type: ignore[arg-type]
     return replace(stream, tasks=tuple(tasks))
+
+
+def shortened(stream: Stream, samples: int, generator: torch.Generator) -> Stream:
+    """At most `samples` random training samples a task; the tests stay whole."""
+    tasks = []
+    for task in stream.tasks:
+        chosen = torch.randperm(len(task.train), generator=generator)[:samples].sort().values
+        tasks.append(replace(task, train=task.train.only(chosen)))
+    return replace(stream, tasks=tuple(tasks))

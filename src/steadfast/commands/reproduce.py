@@ -1,0 +1,123 @@
+"""`steadfast reproduce`: the paper's tables and figures, from one command that can be stopped for days."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from .. import engines, paper, sweep
+from ..config import Config
+from ..errors import BadConfig, nearest
+from ..signals import Stopping
+from .options import DataOption, DeviceOption, OutOption, complaints, console
+
+WHAT = {
+    "table1": "every method on every benchmark",
+    "table2": "pre-allocating 10 to 1000 classes, split-cifar10",
+    "table3": "pre-allocating 100 to 1000 classes, split-cifar100",
+    "fig-evolution": "accuracy after each task: the replay rows of Table 1",
+    "questions": "the paper's open question: the fixed head or the negatives?",
+    "all": "everything",
+}
+
+
+def configs_of(what: str, seeds: int, quick: bool) -> list[Config]:
+    """Every run that `what` needs, the cheap benchmarks first and all seeds of a cell together."""
+    chosen: list[Config] = []
+    cells = {
+        "table1": paper.cells("table1"),
+        "table2": paper.cells("table2"),
+        "table3": paper.cells("table3"),
+        "fig-evolution": tuple(c for c in paper.cells("table1") if "+" in c.row),
+        "questions": (),
+        "all": paper.cells(),
+    }
+    if what not in cells:
+        raise nearest("thing to reproduce", what, cells)
+    chosen += [cell.config(seed, quick=quick) for cell in cells[what] for seed in range(seeds) if cell.stated]
+    if what in ("questions", "all"):
+        chosen += [config for seed in range(seeds) for config in paper.questions(seed, quick=quick)]
+    return sorted(chosen, key=lambda c: (sweep.GUESS.get(c.benchmark, 0), c.seed))
+
+
+def reproduce(
+    what: Annotated[str, typer.Argument(help="; ".join(f"{k}: {v}" for k, v in WHAT.items()))],
+    benchmark: Annotated[list[str] | None, typer.Option("--benchmark", help="only these (again for more)")] = None,
+    method: Annotated[list[str] | None, typer.Option("--method", help="only these: ewc, replay+simplex, ...")] = None,
+    memory: Annotated[list[int] | None, typer.Option("--memory", help="only these memory sizes")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="runs a cell")] = paper.SEEDS,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="runs at once  (default: one a core)")] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads a run")] = 1,
+    data: DataOption = None,
+    out: OutOption = Path("runs"),
+    records: Annotated[Path | None, typer.Option("--records", help="also copy results here, for a report")] = None,
+    device: DeviceOption = "auto",
+    on: Annotated[str, typer.Option("--on", help="local, ray[:ADDRESS] or slurm")] = "local",
+    cpus: Annotated[float, typer.Option("--cpus", help="CPUs a run (ray, slurm)")] = 1,
+    gpus: Annotated[float, typer.Option("--gpus", help="GPUs a run, may be a fraction (ray, slurm)")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="the same sweep scaled down, marked as such")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="run again what failed")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print each run's own command and how it stands")] = False,
+) -> None:
+    """Make the paper's tables and figures: do what is missing, skip what is done, resume what was cut off.
+
+    [dim]steadfast reproduce table1 --benchmark split-mnist --seeds 3[/]
+    [dim]steadfast reproduce all --dry-run[/]
+    """
+    chosen = [
+        config
+        for config in configs_of(what, seeds, quick)
+        if (not benchmark or config.benchmark in benchmark)
+        and (not method or config.method in method or f"{config.method}+{config.resolved().head}" in method)
+        and (not memory or config.resolved().memory in memory)
+    ]
+    if not chosen:
+        raise BadConfig(f"Nothing of {what} matches --benchmark {benchmark} --method {method} --memory {memory}.")
+    runs = sweep.survey(chosen, out)
+    if dry_run:
+        for run in runs:
+            console.print(f"{run.state:8} {run.config.command()}", highlight=False, soft_wrap=True)
+        console.print(summary(runs, jobs or engines.Local().places))
+        return
+    engine = engines.engine(on, places=jobs, cpus=cpus, gpus=gpus)
+    with Stopping() as stopping, Live(console=console, refresh_per_second=2) as live:
+        sweep.sweep(
+            runs, out, engine, data_root=data, device=device, threads=threads, retry_failed=retry_failed,
+            watch=lambda runs: live.update(board(runs, engine.places)), stop=stopping.asked,
+        )
+    if records:
+        sweep.collect(runs, records)
+    console.print(summary(runs, engine.places))
+    for run in runs:
+        if run.state == "failed":
+            complaints.print(f"[red]failed[/] {run.config.name}: {run.note}", highlight=False)
+    if stopping.asked():
+        complaints.print("Stopped; everything is saved. The same command goes on from here.")
+        raise typer.Exit(stopping.exit_code)
+    if any(run.state == "failed" for run in runs):
+        complaints.print("Run them again with --retry-failed.")
+        raise typer.Exit(1)
+
+
+def board(runs: Sequence[sweep.Run], places: int) -> Table:
+    """What is going on now, a line a running one, and the sum."""
+    table = Table("run", "state", "done", "seconds left", title=summary(runs, places), title_justify="left")
+    for run in runs:
+        if run.state == "running":
+            table.add_row(run.config.name, run.state, f"{run.share:.0%}", f"{sweep.estimate(run, runs):,.0f}")
+    return table
+
+
+def summary(runs: Sequence[sweep.Run], places: int) -> str:
+    """One line: how many are done, running, missing, failed, and how long the rest may take."""
+    states = ("done", "running", "partial", "missing", "failed")
+    counts = {state: sum(run.state == state for run in runs) for state in states}
+    left = sweep.time_left(runs, places)
+    hours = f"about {left / 3600:.1f} hours left" if left > 5400 else f"about {left / 60:.0f} minutes left"
+    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    return f"{len(runs)} runs: {told}" + (f"; {hours} on {places} at once" if left else "")

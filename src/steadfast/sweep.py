@@ -1,0 +1,177 @@
+"""Run many configs: what is done is skipped, what was cut off resumes, what fails does not stop the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import filelock
+
+from . import files
+from .benchmarks import BENCHMARKS
+from .config import Config
+from .engines import Engine, Handle, Job, failure_of
+from .errors import BadFile
+from .experiment import RunFolder
+
+POLL = 0.5  # seconds
+TRIES = 2  # a worker that was killed is tried once more
+
+# Seconds of one core for a full-protocol run, measured on a 2-core machine; only a first guess of the time left.
+GUESS = {
+    "split-digits": 40, "split-mnist": 650, "split-fashion-mnist": 650, "permuted-mnist": 6500,
+    "split-cifar10": 12000, "split-cifar100": 12000,
+}
+
+
+@dataclass
+class Run:
+    """One config of a sweep and how it stands."""
+
+    config: Config
+    folder: RunFolder
+    state: str = "missing"  # missing, partial, running, failed, done
+    note: str = ""
+    result: dict[str, Any] | None = None
+    tries: int = 0
+    handle: Handle | None = field(default=None, repr=False)
+
+    @property
+    def share(self) -> float:
+        """How much of it is done, 0 to 1, as its metrics file says."""
+        if self.state == "done":
+            return 1.0
+        try:
+            lines = self.folder.metrics.read_text().splitlines()
+        except OSError:
+            return 0.0
+        epochs = sum('"epoch"' in line for line in lines)
+        return min(1.0, epochs / (self.config.phases() * (self.config.epochs or 1)))
+
+
+def survey(configs: Iterable[Config], out: Path) -> list[Run]:
+    """How each config stands, without touching anything; equal configs count once."""
+    runs: dict[str, Run] = {}
+    for config in configs:
+        full = config.resolved()
+        if full.name not in runs:
+            runs[full.name] = _look(Run(full, RunFolder(out / full.name)))
+    return list(runs.values())
+
+
+def _look(run: Run) -> Run:
+    try:
+        run.result = run.folder.read_result()
+    except BadFile as error:
+        run.state, run.note = "failed", str(error)
+        return run
+    if run.result is not None:
+        run.state = "done"
+    elif _locked(run.folder):
+        run.state = "running"
+    elif (failure := failure_of(run.folder.path)) is not None:
+        run.state, run.note = "failed", failure
+    elif run.folder.checkpoints():
+        run.state = "partial"
+    return run
+
+
+def _locked(folder: RunFolder) -> bool:
+    """Whether a process works on it now."""
+    if not (folder.path / ".lock").exists():
+        return False
+    try:
+        with filelock.FileLock(folder.path / ".lock", timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
+
+
+def estimate(run: Run, known: Sequence[Run]) -> float:
+    """Seconds of one worker this run still needs: from runs like it, else from its benchmark, else a guess."""
+
+    def like(*names: str) -> list[float]:
+        wanted = [getattr(run.config, name) for name in names]
+        same = [r for r in known if r.result and [getattr(r.config, name) for name in names] == wanted]
+        return [r.result["seconds"] for r in same if r.result]
+
+    seconds = like("benchmark", "method", "memory", "epochs", "quick") or like("benchmark", "method", "epochs", "quick")
+    if seconds:
+        whole = mean(seconds)
+    else:
+        full = BENCHMARKS[run.config.benchmark].epochs
+        scale = (run.config.epochs or full) / full * (0.1 if run.config.quick else 1)
+        whole = GUESS.get(run.config.benchmark, 600) * scale
+    return whole * (1 - run.share)
+
+
+def time_left(runs: Sequence[Run], places: int) -> float:
+    """Seconds until all is done, if nothing else uses the machine."""
+    open_runs = [estimate(run, runs) for run in runs if run.state in ("missing", "partial", "running")]
+    return max([sum(open_runs) / max(1, places), *open_runs], default=0.0)
+
+
+def sweep(
+    runs: Sequence[Run],
+    out: Path,
+    engine: Engine,
+    *,
+    data_root: Path | None = None,
+    device: str = "auto",
+    threads: int = 1,
+    retry_failed: bool = False,
+    watch: Callable[[Sequence[Run]], None] = lambda runs: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Do what is missing, as many at once as the engine has places; returns when nothing is left to do."""
+    waiting = [r for r in runs if r.state in ("missing", "partial") or (r.state == "failed" and retry_failed)]
+    active: list[Run] = []
+    root = None if data_root is None else str(data_root)
+    try:
+        while (waiting or active) and not stop():
+            while waiting and len(active) < engine.places:
+                run = waiting.pop(0)
+                job = Job(run.config.to_json(), str(out), root, device, threads)
+                run.handle, run.state, run.tries = engine.start(job), "running", run.tries + 1
+                active.append(run)
+            for run in list(active):
+                if run.handle is not None and (ended := run.handle.ended()) is not None:
+                    active.remove(run)
+                    _settle(run, ended)
+                    if run.state == "partial" and run.tries < TRIES:
+                        waiting.append(run)
+                    elif run.state == "partial":
+                        run.state = "failed"
+            watch(runs)
+            time.sleep(POLL)
+    finally:
+        for run in active:
+            if run.handle is not None:
+                run.handle.stop()
+                _settle(run, "stopped")
+        watch(runs)
+        engine.close()
+
+
+def _settle(run: Run, ended: str) -> None:
+    """A worker has ended: look at what it left."""
+    run.handle, run.note, run.state = None, "", "missing"
+    _look(run)
+    if run.state in ("missing", "partial", "running"):  # it left no result and no failure: it was killed
+        run.state, run.note = "partial", ended or "it ended without a result"
+
+
+def collect(runs: Iterable[Run], records: Path) -> list[Path]:
+    """Copy each finished run's result into a folder of records, from which the report is built."""
+    written = []
+    for run in runs:
+        if run.result is not None:
+            path = records / f"{run.config.name}.json"
+            if not path.exists() or path.read_bytes() != run.folder.result.read_bytes():
+                files.write_whole(path, run.folder.result.read_bytes())
+                written.append(path)
+    return written

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import subprocess
-import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,17 +52,20 @@ class RunFolder:
         """Newest first."""
         return sorted(self.path.glob("checkpoint-*.safetensors"), reverse=True)
 
-    def lock(self) -> filelock.BaseFileLock:
-        """One process a run folder; the system frees the lock of a process that died."""
+    def lock(self) -> filelock.AcquireReturnProxy:
+        """One process a run folder, for a `with`; the system frees the lock of a process that died."""
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(self.path / ".lock", timeout=0)
         try:
-            lock.acquire()
+            return filelock.FileLock(self.path / ".lock", timeout=0).acquire()
         except filelock.Timeout:
             raise RunLocked(
                 f"Another process is working on {self.path}; wait for it, stop it, or choose another --out."
             ) from None
-        return lock
+
+    def clear(self) -> None:
+        """Forget what was done here: the next run starts anew."""
+        for path in (self.result, *self.checkpoints()):
+            path.unlink(missing_ok=True)
 
     def read_result(self) -> Result | None:
         """The result, if the run is finished."""
@@ -83,6 +86,8 @@ def run(
     config = config.resolved()
     folder = RunFolder(Path(out) / config.name)
     with folder.lock():
+        if not resume:
+            folder.clear()
         if (done := folder.read_result()) is not None:
             return done
         performance.keep_freed_memory()
@@ -93,8 +98,7 @@ def run(
         trainer = make_trainer(config, stream, place, watcher)
         files.write_json(folder.config, config.to_json())
         files.write_json(folder.environment, environment(place))
-        if resume:
-            restore(trainer, folder)
+        restore(trainer, folder)
         trainer.save = lambda trainer: save(trainer, folder)
         trainer.run()
         result = summarise(config, stream, trainer, files.read_json(folder.environment))
@@ -182,17 +186,14 @@ def save(trainer: Trainer, folder: RunFolder) -> None:
 
 
 def restore(trainer: Trainer, folder: RunFolder) -> bool:
-    """Take up the newest good checkpoint; a damaged one is passed over for the one before."""
-    bad: list[str] = []
+    """Take up the newest good checkpoint; a damaged one is named, put aside and passed over for the one before."""
     for path in folder.checkpoints():
         try:
             trainer.load(*files.read_tensors(path))
             return True
         except BadFile as error:
-            bad.append(str(error))
+            warnings.warn(f"{error} Going on from the one before it, or anew.", stacklevel=2)
             path.rename(path.with_suffix(".damaged"))
-    if bad:
-        print("\n".join([*bad, "No good checkpoint is left: starting anew."]), file=sys.stderr)
     return False
 
 

@@ -34,8 +34,8 @@ class Head(nn.Module):
     def open(self, slots: Iterable[int]) -> None:
         """New classes take these slots from now on."""
         new = sorted({*self.seen.tolist(), *slots})
-        if new and not 0 <= new[0] <= new[-1] < self.slots:
-            raise BadConfig(f"slot {new[-1]} does not exist: this head has {self.slots} slots; allocate more.")
+        if outside := [slot for slot in new if not 0 <= slot < self.slots]:
+            raise BadConfig(f"Slots {outside} do not exist: this head has {self.slots} slots; allocate more.")
         self.seen = torch.tensor(new, dtype=torch.long, device=self.seen.device)
 
     def close(self, slot: int) -> None:

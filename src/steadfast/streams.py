@@ -86,15 +86,15 @@ class Stream:
 
     def joined(self) -> Stream:
         """All tasks' training data as one task (the upper bound `joint` trains on it); tests stay apart."""
-        parts = [t.train.batch(torch.arange(len(t.train), device=t.train.rows.device)) for t in self.tasks]
-        if any(t.train.pixels is not None for t in self.tasks):
-            images, slots = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
-            train = Samples(images, torch.arange(len(images), device=images.device), slots)
+        shared, slots = self.tasks[0].train.images, torch.cat([t.train.slots for t in self.tasks])
+        if all(t.train.images is shared and t.train.pixels is None for t in self.tasks):
+            train = Samples(shared, torch.cat([t.train.rows for t in self.tasks]), slots)
         else:
-            rows = torch.cat([t.train.rows for t in self.tasks])
-            train = Samples(self.tasks[0].train.images, rows, torch.cat([t.train.slots for t in self.tasks]))
-        every = tuple(slot for task in self.tasks for slot in task.slots)
-        return replace(self, tasks=(replace(self.tasks[0], slots=every, train=train),))
+            every = [torch.arange(len(t.train), device=slots.device) for t in self.tasks]
+            images = torch.cat([t.train.batch(rows)[0] for t, rows in zip(self.tasks, every)])
+            train = Samples(images, torch.arange(len(images), device=slots.device), slots)
+        classes = tuple(slot for task in self.tasks for slot in task.slots)
+        return replace(self, tasks=(replace(self.tasks[0], slots=classes, train=train),))
 
 
 def split(

@@ -8,47 +8,41 @@ whatever the memory's size.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from .base import METHODS, Method
+from .base import METHODS
+from .gem import GEM
 from .gradients import GradientRows
-from .replay import Replay
 
 
 @METHODS.register("agem", "GEM with one constraint: the mean loss on a batch of the memory")
-class AGEM(Replay):
-    """Trains on new samples alone; the memory only turns the gradient. Nothing waits for the device.
+class AGEM(GEM):
+    """Trains on new samples alone; the memory only turns the gradient, and nothing waits for the device.
 
-    The optimizer is GEM's (plain SGD, 0.01): with Adam the step is no longer along the projected gradient.
+    Plain SGD at 0.01 as for GEM, and for the same reason.
     """
 
-    head = "expanding"
-    optimizer_name, lr = "sgd", 0.01
-    rows: GradientRows | None = None  # the memory's and the batch's
+    options = ("memory", "policy")
 
-    def fresh(self, batch: int) -> int:
-        return batch
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.replays = False
 
-    def observe(self, images: Tensor, slots: Tensor) -> Tensor:
-        if self.rows is None:
-            self.rows = GradientRows(self.optimizer.param_groups[0]["params"], 2)
+    def prepare(self) -> None:
+        self.chunks = []
+        self.gradients = GradientRows(self.optimizer.param_groups[0]["params"], 2 if len(self.memory) else 1)
+
+    def look_back(self) -> None:
+        """r, of as many remembered samples as a batch has new ones."""
         if len(self.memory):
-            self.rows.enter(0)
-            chosen = self.memory.sample(self.config.batch, self.generator)
-            self.learner.loss(self.memory.images[chosen], self.memory.slots[chosen]).backward()
-        return Method.observe(self, images, slots)
+            self.gradients.enter(0)
+            rows = self.memory.sample(self.config.batch, self.generator)
+            self.learner.loss(self.memory.images[rows], self.memory.slots[rows]).backward()
 
-    def step(self, loss: Tensor) -> None:
-        assert self.rows is not None
-        g = self.rows.enter(1)
-        loss.backward()
-        if len(self.memory):
-            turn(g, self.rows.matrix[0])
-        self.optimizer.step()
-
-
-def turn(g: Tensor, reference: Tensor) -> None:
-    """Take out of g (parameters,), in place, what points against the reference, if anything does."""
-    along = g @ reference
-    g -= torch.where(along < 0, along / (reference @ reference), 0.0) * reference
+    def turn(self, g: Tensor, old: Tensor) -> None:
+        for reference in old:  # one, or none in the first task
+            along = g @ reference
+            g -= torch.where(along < 0, along / (reference @ reference), 0.0) * reference

@@ -21,6 +21,10 @@ class BadConfig(SteadfastError, ValueError):
     """A value, or a combination of values, that cannot work."""
 
 
+class BadInput(SteadfastError, ValueError):
+    """Samples or labels that cannot be learned from."""
+
+
 class BadData(SteadfastError):
     """A data file that is absent, truncated or altered."""
 

@@ -1,4 +1,4 @@
-"""Backbone and head put together: bytes to features, embedding, loss and prediction."""
+"""Backbone and head put together: bytes (or vectors) to features, embedding, loss and prediction."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from .heads import Head
+
+FARTHEST = 10.0  # standard deviations at which a vector's values are cut off
 
 
 class Learner(nn.Module):
@@ -19,8 +21,9 @@ class Learner(nn.Module):
         super().__init__()
         self.backbone, self.head, self.shape = backbone, head, tuple(shape)
         # In bytes, so that normalising is one subtraction and one product: (x - 255 mean) / (255 std).
-        self.register_buffer("shift", 255 * torch.tensor(mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("scale", 1 / (255 * torch.tensor(std).view(-1, 1, 1)), persistent=False)
+        unit, view = (255, (-1, 1, 1)) if len(self.shape) == 3 else (1, (-1,))
+        self.register_buffer("shift", unit * torch.tensor(mean).view(view), persistent=False)
+        self.register_buffer("scale", 1 / (unit * torch.tensor(std).view(view)), persistent=False)
         self.shift: Tensor
         self.scale: Tensor
         self.memory_format = torch.contiguous_format
@@ -31,7 +34,9 @@ class Learner(nn.Module):
         return self.to(device=device, memory_format=memory_format)  # type: ignore[call-overload]
 
     def normalise(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) uint8 to float32, normalised."""
+        """(batch, channels, height, width) uint8, or (batch, n) float32, to float32, normalised."""
+        if images.is_floating_point():  # vectors; not in place, they are the caller's
+            return ((images - self.shift) * self.scale).clamp(-FARTHEST, FARTHEST)
         x = images.to(self.shift.dtype, memory_format=self.memory_format)
         return x.sub_(self.shift).mul_(self.scale)
 

@@ -1,4 +1,4 @@
-"""The episodic memory: a fixed number of images as bytes, and the policies that choose which.
+"""The episodic memory: a fixed number of images as bytes (or vectors as floats), and the policies that choose which.
 
 Sampling a batch is one index operation. What a policy does is a few lines of index arithmetic.
 """
@@ -18,7 +18,7 @@ Embed = Callable[[Tensor], Tensor]  # uint8 images (n, ...) to features (n, dim)
 
 
 class Memory:
-    """At most `capacity` images (uint8) with their slots and the task each came in."""
+    """At most `capacity` images (uint8) or vectors (float32) with their slots and the task each came in."""
 
     def __init__(
         self, capacity: int, shape: tuple[int, ...], policy: str = "task", device: torch.device | str = "cpu"
@@ -28,7 +28,8 @@ class Memory:
         if policy not in POLICIES:
             raise nearest("memory policy", policy, POLICIES)
         self.capacity, self.policy = capacity, policy
-        self.images = torch.zeros(capacity, *shape, dtype=torch.uint8, device=device)
+        kept_as = torch.uint8 if len(shape) == 3 else torch.float32
+        self.images = torch.zeros(capacity, *shape, dtype=kept_as, device=device)
         self.slots = torch.zeros(capacity, dtype=torch.long, device=device)
         self.tasks = torch.zeros(capacity, dtype=torch.long, device=device)
         self.notes: dict[str, Tensor] = {}  # what else is remembered of each sample, by row (logits, say)
@@ -41,7 +42,7 @@ class Memory:
     @property
     def bytes(self) -> int:
         """What the images take."""
-        return self.images.numel()
+        return self.images.numel() * self.images.element_size()
 
     def sample(self, size: int, generator: torch.Generator) -> Tensor:
         """Rows (size,) at random; without repetition in a batch where the memory is large enough."""
@@ -163,16 +164,24 @@ def herding_order(features: Tensor, count: int) -> Tensor:
 
 
 def _class_quotas(memory: Memory, task: Task, choose: Callable[[Tensor, int], Tensor]) -> None:
-    """Each class keeps its first quota; the task's classes get theirs by `choose(members, quota)`."""
+    """Each class keeps its first quota; the task's classes get theirs by `choose(members, quota)`.
+
+    A class that comes again shares its quota between old and new samples, up to half of it for the new ones."""
     device = memory.images.device
     old = memory.slots[: memory.count].unique().tolist()
-    new = [slot for slot in task.train.slots.unique().tolist()]
+    new = {slot: (task.train.slots == slot).nonzero().squeeze(1) for slot in task.train.slots.unique().tolist()}
     quota = memory.capacity // len({*old, *new})
-    kept = [(memory.slots[: memory.count] == slot).nonzero().squeeze(1)[:quota] for slot in old]
+    room = dict.fromkeys(new, quota)
+    kept = []
+    for slot in old:
+        rows = (memory.slots[: memory.count] == slot).nonzero().squeeze(1)[:quota]
+        if slot in new:
+            rows = rows[: quota - min(len(new[slot]), quota - quota // 2)]
+            room[slot] = quota - len(rows)
+        kept.append(rows)
     memory.keep(torch.cat([*kept, torch.empty(0, dtype=torch.long, device=device)]))
-    for slot in new:
-        members = (task.train.slots == slot).nonzero().squeeze(1)
-        memory.add(*task.train.batch(choose(members, quota)), task.index)
+    for slot, members in new.items():
+        memory.add(*task.train.batch(choose(members, room[slot])), task.index)
     memory.offered += len(task.train)
 
 

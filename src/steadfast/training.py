@@ -119,17 +119,22 @@ class Trainer:
         self.watcher.epoch(record)
 
     def _finite(self, losses: Tensor) -> Tensor:
-        """The losses, if all are finite: looked at once an epoch, so that a GPU never waits for Python."""
+        """The losses, if they and the weights they led to are finite, so that no bad checkpoint is ever saved.
+
+        Looked at once an epoch: a GPU never waits for Python."""
         finite = losses.isfinite()
+        weights = torch.stack([weight.isfinite().all() for weight in self.learner.parameters()])
+        if bool(finite.all() & weights.all()):
+            return losses
+        step, what = len(losses) - 1, "The loss is finite but the weights are not"
         if not bool(finite.all()):
             step = int(finite.logical_not().nonzero()[0])
-            rate = self.method.optimizer.param_groups[0]["lr"]
-            raise LossNotFinite(
-                f"The loss became {float(losses[step])} at step {step + 1} of epoch {self.at.epoch + 1}, "
-                f"task {self.at.task + 1}, with learning rate {rate:g}. The last good checkpoint is kept; "
-                f"try a lower --lr, such as {rate / 10:g}."
-            )
-        return losses
+            what = f"The loss became {float(losses[step])}"
+        rate = self.method.optimizer.param_groups[0]["lr"]
+        raise LossNotFinite(
+            f"{what} at step {step + 1} of epoch {self.at.epoch + 1}, task {self.at.task + 1}, with learning rate "
+            f"{rate:g}. The last good checkpoint is kept; try a lower --lr, such as {rate / 10:g}."
+        )
 
     def _stop(self) -> None:
         assert self.at.losses is not None

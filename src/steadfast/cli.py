@@ -7,6 +7,7 @@ import warnings
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from . import __version__
 from .commands import lists, reproduce, run
@@ -37,16 +38,21 @@ def top(version: Annotated[bool, typer.Option("--version", help="show the versio
         raise typer.Exit
 
 
+def complain(heading: str, message: object) -> None:
+    """To stderr, the message as it is: brackets in it are no markup, and a path is not broken into lines."""
+    complaints.print(heading, escape(str(message)), highlight=False, soft_wrap=True)
+
+
 def main() -> None:
     """Entry point: our own errors are messages, not tracebacks."""
-    warnings.showwarning = lambda message, *rest, **more: complaints.print(f"[yellow]{message}[/]")
+    warnings.showwarning = lambda message, *rest, **more: complain("[yellow]warning:[/]", message)
     try:
         app()
     except SteadfastError as error:
-        complaints.print(f"[red]error:[/] {error}", highlight=False, markup=True)
+        complain("[red]error:[/]", error)
         sys.exit(2)
     except OSError as error:
-        complaints.print(f"[red]error:[/] {error}", highlight=False)
+        complain("[red]error:[/]", error)
         sys.exit(1)
 
 

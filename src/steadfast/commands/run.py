@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.live import Live
+from rich.table import Table
 
-from .. import experiment, paper, progress
+from .. import engines, experiment, paper, progress, sweep
 from ..config import Config
+from ..search import grid
 from ..signals import Stopping
 from ..training import Stopped
 from .options import DataOption, DeviceOption, OutOption, ThreadsOption, complaints, console, with_config
+from .reproduce import board
 
 RUNS = Path("runs")
 
@@ -25,6 +29,9 @@ def run(
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     resume: Annotated[bool, typer.Option("--resume/--fresh", help="go on where it was stopped, or start anew")] = True,
+    search: Annotated[
+        list[str] | None, typer.Option("--search", help="try values, such as strength=1,10,100, on a validation split")
+    ] = None,
 ) -> None:
     """Learn a benchmark's classes task by task, and measure everything.
 
@@ -34,6 +41,8 @@ def run(
     [dim]steadfast run split-mnist --memory 100[/]                       [dim]the paper's method[/]
     [dim]steadfast run split-mnist --memory 100 --head expanding[/]      [dim]its rival[/]
     """
+    if search:
+        return search_grid(config, search, data, out, device, threads)
     full = config.resolved()
     folder = experiment.RunFolder(out / full.name)
     console.print(f"[bold]{full.command()}[/]", highlight=False, soft_wrap=True)
@@ -51,3 +60,29 @@ def run(
             raise typer.Exit(stopping.exit_code) from None
     progress.show_result(console, result, paper.published(full))
     console.print(f"Everything is in {folder.path}: result.json, accuracy.png, ...", markup=False, soft_wrap=True)
+
+
+def search_grid(
+    config: Config, wishes: list[str], data: Path | None, out: Path, device: str, threads: int | None
+) -> None:
+    """Run a grid on a validation split, several at once, and name the best."""
+    runs = sweep.survey(grid(config, wishes), out)
+    engine = engines.Local()
+    with Stopping() as stopping, Live(console=console, refresh_per_second=2) as live:
+        sweep.sweep(
+            runs, out, engine, data_root=data, device=device, threads=threads or 1,
+            watch=lambda runs: live.update(board(runs, engine.places)), stop=stopping.asked,
+        )
+    if stopping.asked():
+        complaints.print("Stopped; everything is saved. The same command goes on from here.")
+        raise typer.Exit(stopping.exit_code)
+    table = Table("accuracy on the validation split", "run")
+    done = [run for run in runs if run.result is not None]
+    for run in sorted(done, key=lambda run: -run.result["final_average_accuracy"]):  # type: ignore[index]
+        table.add_row(f"{run.result['final_average_accuracy']:.2f} %", run.config.command())  # type: ignore[index]
+    console.print(table)
+    for run in runs:
+        if run.state == "failed":
+            complaints.print(f"[red]failed[/] {run.config.command()}: {run.note}", highlight=False)
+    if not done:
+        raise typer.Exit(1)

@@ -1,0 +1,117 @@
+"""steadfast's loop against the bare forward, backward and step on the same tensors; its first task against its last.
+
+    python benchmarks/loop_speed.py                          # LeNet, one thread
+    python benchmarks/loop_speed.py --backbone resnet56 --steps 4
+
+Blocks of steps of the two loops alternate in one process, so that whatever else the machine does hits both alike;
+the ratio of each pair of blocks is taken, and the median of the ratios is printed with its quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from steadfast import performance
+from steadfast.config import Config
+from steadfast.data import Dataset
+from steadfast.experiment import make_trainer
+from steadfast.randomness import generator
+from steadfast.streams import split
+from steadfast.training import Trainer, Watcher
+
+
+def made_up(shape: tuple[int, int, int], samples: int) -> Dataset:
+    """Random images of ten classes: speed does not depend on what is in them."""
+    g = generator(0, "speed")
+    images = torch.randint(256, (samples, *shape), generator=g, dtype=torch.uint8)
+    labels = torch.arange(samples) % 10
+    mean, std = (0.5,) * shape[0], (0.25,) * shape[0]
+    return Dataset("made up", images, labels, images[:500], labels[:500], tuple("0123456789"), mean, std)
+
+
+def replaying_trainer(backbone: str, steps: int, watcher: Watcher) -> Trainer:
+    """A trainer whose tasks after the first have exactly `steps` steps of 64 new + 64 remembered samples."""
+    shape = (3, 32, 32) if backbone.startswith(("resnet", "wrn")) else (1, 32, 32)
+    config = Config("split-mnist", backbone=backbone, memory=1100, epochs=1).resolved()
+    stream = split(made_up(shape, 5 * 64 * steps), 2, generator=generator(0, "stream"))
+    return make_trainer(config, stream, torch.device("cpu"), watcher)
+
+
+def bare_block(
+    trainer: Trainer, batch: tuple[torch.Tensor, torch.Tensor], steps: int, clock: Callable[[], float]
+) -> float:
+    """The bare loop: the same network, optimizer and numbers, inputs ready as normalised floats."""
+    learner, optimizer = trainer.learner, trainer.method.optimizer
+    x, slots = batch
+    began = clock()
+    for _ in range(steps):
+        loss = learner.head.loss(learner.backbone(x), slots)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+    return clock() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backbone", default="lenet")
+    parser.add_argument("--steps", type=int, default=20, help="steps a block")
+    parser.add_argument("--rounds", type=int, default=15, help="pairs of blocks")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds, not wall: for a busy machine, one thread")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    performance.keep_freed_memory()
+
+    marks: list[float] = []
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    watcher = Watcher(step=lambda samples: marks.append(clock()))
+    trainer = replaying_trainer(options.backbone, options.steps, watcher)
+    trainer.run()  # fills the memory, warms everything up, and gives the step times of each task
+
+    per_task = []
+    first = -(-len(trainer.tasks[0].train) // trainer.batch)
+    at = first
+    for _ in trainer.tasks[1:]:
+        part = marks[at : at + options.steps]
+        per_task.append(statistics.median(b - a for a, b in itertools.pairwise(part)))
+        at += options.steps
+
+    learner, memory, task = trainer.learner, trainer.method.memory, trainer.tasks[-1]
+    assert memory is not None
+    images, slots = task.train.batch(torch.arange(64))
+    x = learner.normalise(torch.cat([images, memory.images[:64]]))
+    ready = (x, torch.cat([slots, memory.slots[:64]]))
+
+    ratios, speeds = [], []
+    for _ in track(range(options.rounds), description="blocks"):
+        bare = bare_block(trainer, ready, options.steps, clock)
+        trainer.at.order = trainer.at.losses = None
+        began = clock()
+        trainer._epoch(task)
+        ours = clock() - began
+        ratios.append(bare / ours)
+        speeds.append((128 * options.steps / bare, 128 * options.steps / ours))
+
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    table = Table(title=f"{options.backbone}, {options.threads} thread(s), torch {torch.__version__}")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    table.add_row("bare loop, images/s (median)", f"{statistics.median(s[0] for s in speeds):,.0f}")
+    table.add_row("steadfast, images/s (median)", f"{statistics.median(s[1] for s in speeds):,.0f}")
+    table.add_row("share of the bare loop reached", f"{middle:.1%}  ({low:.1%} to {high:.1%})")
+    table.add_row("step of the last task / of the first replayed one", f"{per_task[-1] / per_task[0]:.3f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

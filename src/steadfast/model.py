@@ -1,0 +1,196 @@
+"""What an IncrementalClassifier has learned: a learner, its method and memory, labels, held-back samples."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import backbones, experiment, heads, inputs, randomness
+from .config import Config
+from .errors import BadConfig, BadInput, LossNotFinite
+from .heads import FixedHead
+from .labels import Labels
+from .learner import Learner
+from .memory import Memory
+from .methods import Method
+from .streams import Samples, Stream, Task
+from .training import Trainer, Watcher
+
+PART = 500  # samples a forward pass when nothing is learned
+UPDATES = 300  # that automatic epochs come to, so that a small batch is learned as well
+FEWEST_EPOCHS, MOST_EPOCHS = 5, 100
+
+
+@dataclass
+class Model:
+    """Everything that `partial_fit` changes. It is changed on a copy, so that an error leaves no trace."""
+
+    config: Config  # as for a run, every field given
+    learner: Learner
+    method: Method
+    generator: torch.Generator
+    labels: Labels
+    held: Memory  # never trained on: what stability and novelty are measured with
+    share: float  # of a class's new samples that may be held back
+    epochs: int | None = None  # a batch; None for as many as make UPDATES
+    taught: int = 0  # batches so far
+    history: list[dict[str, Any]] = field(default_factory=list)  # one record a batch
+
+    @property
+    def device(self) -> torch.device:
+        return self.learner.shift.device
+
+    @property
+    def memory(self) -> Memory:
+        assert self.method.memory is not None
+        return self.method.memory
+
+    def copy(self) -> Model:
+        return copy.deepcopy(self)
+
+    def teach(self, data: Tensor, labels: list[Any], watcher: Watcher | None = None) -> None:
+        """One batch of any classes is one task: learned, remembered, a part of it held back."""
+        began = time.perf_counter()
+        slots = torch.tensor(self.labels.take(labels))
+        self._check_room()
+        held, train = self._hold_back(slots)
+        every = Samples(data, torch.arange(len(data)), slots).to(self.device)
+        brings = tuple(slots.unique().tolist())
+        self.held.remember(Task(self.taught, brings, every.only(held), every.only(held[:0])), self._draws("held"))
+        known = Samples(self.held.images, torch.arange(len(self.held)), self.held.slots[: len(self.held)])
+        task = Task(self.taught, brings, every.only(train), known.to(self.device))
+        trainer = self.trainer((task,), len(train), watcher)
+        try:
+            trainer.run()
+        except LossNotFinite as error:
+            raise LossNotFinite(f"{str(error).split(' The last good')[0]} Try a lower lr; the model is as before.") from error
+        rows = self.held.of_task(self.taught)
+        self.held.note("stored", rows, self.embed(self.held.images[rows]))
+        self.taught += 1
+        accuracy = trainer.at.accuracies[-1][0]
+        self.history.append({
+            "classes": sorted({*labels}), "samples": len(data), "epochs": trainer.epochs,
+            "seconds": round(time.perf_counter() - began, 3), "held_back": len(self.held),
+            "accuracy": None if math.isnan(accuracy) else accuracy,
+        })
+
+    def trainer(self, tasks: tuple[Task, ...] = (), size: int = 0, watcher: Watcher | None = None) -> Trainer:
+        """The loop of a run, over these tasks; without any it is what saves and loads."""
+        epochs = self.epochs
+        if epochs is None:
+            steps = -(-size // self.method.fresh(self.config.batch)) or 1
+            epochs = min(max(-(-UPDATES // steps), FEWEST_EPOCHS), MOST_EPOCHS)
+        names = tuple(str(slot) for slot in range(self.labels.used))
+        return Trainer(
+            self.learner, self.method, Stream("own data", tasks, names, (), ()), epochs=epochs,
+            batch=self.config.batch, generator=self.generator, watcher=watcher,
+        )
+
+    def forget(self, label: Any) -> None:
+        """The label's slot is free again, and nothing of it is remembered."""
+        slot, head = self.labels.give_back(label), self.learner.head
+        head.close(slot)
+        for memory in (self.memory, self.held):
+            memory.keep((memory.slots[: len(memory)] != slot).nonzero().squeeze(1))
+        if isinstance(head, heads.TrainableHead):
+            with torch.no_grad():
+                head.rows.weight[slot] = 0.0
+                head.rows.bias[slot] = 0.0
+
+    @torch.no_grad()
+    def embed(self, data: Tensor) -> Tensor:
+        """(n, ...) to (n, head.dim) on the model's device."""
+        parts = [self.learner.embed_frozen(part.to(self.device)) for part in data.split(PART)]
+        return torch.cat(parts) if parts else torch.zeros(0, self.learner.head.dim, device=self.device)
+
+    @torch.no_grad()
+    def logits(self, embedded: Tensor) -> Tensor:
+        """(n, dim) to the logits of the known classes, in the order of `labels.classes`."""
+        slots = torch.tensor(self.labels.slots_of_classes(), device=self.device)
+        return self.learner.head.outputs(embedded, slots)
+
+    @torch.no_grad()
+    def novelty(self, embedded: Tensor) -> Tensor:
+        """(n, dim) to how little each is any of the known classes, (n,) in 0..1.
+
+        The share of the softmax that goes to the empty slots: they have been negatives of every sample so far.
+        A head without empty slots has only its largest probability to go by.
+        """
+        head, exact = self.learner.head, embedded.double()
+        known = self.logits(exact) if isinstance(head, FixedHead) else self.logits(embedded).double()
+        if head.over == "seen" or not self.labels.free:
+            return 1 - known.softmax(1).amax(1)
+        every = head.polytope.logsumexp(exact) if isinstance(head, FixedHead) else head.outputs(embedded).logsumexp(1)
+        return (-torch.expm1(known.logsumexp(1) - every)).clamp(0, 1)
+
+    def threshold(self, reject: float) -> float:
+        """The novelty that all but a share `reject` of the known, held-back samples stay below."""
+        if not 0 < reject < 1:
+            raise BadConfig(f"reject is {reject}; it is the share of known samples that may be refused, 0.05 say.")
+        if len(self.held) * reject < 1:
+            raise BadInput(
+                f"{len(self.held)} held-back samples are too few to calibrate reject={reject}: at least "
+                f"{math.ceil(1 / reject)} are needed. Teach more samples, or raise memory or held_back."
+            )
+        scores = self.novelty(self.embed(self.held.images[: len(self.held)]))
+        return float(scores.quantile(1 - reject))
+
+    def _hold_back(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows (held back), (to train on): of each class a share, up to what the held-back memory has room for."""
+        quota = self.held.capacity // max(1, len(self.labels.slots))
+        draws, held = self._draws("hold back"), torch.zeros(len(slots), dtype=torch.bool)
+        for slot in slots.unique().tolist():
+            members = (slots == slot).nonzero().squeeze(1)
+            count = min(quota, int(self.share * len(members)))
+            held[members[torch.randperm(len(members), generator=draws)[:count]]] = True
+        return held.nonzero().squeeze(1), held.logical_not().nonzero().squeeze(1)
+
+    def _draws(self, purpose: str) -> torch.Generator:
+        """Apart from the training's, so that what is held back does not change what a run would draw."""
+        return randomness.generator(self.config.seed, f"{purpose}/{self.taught}", self.held.images.device)
+
+    def _check_room(self) -> None:
+        classes, room = len(self.labels.slots), self.memory.capacity
+        if 0 < room < classes:
+            raise BadInput(
+                f"A memory of {room} training samples cannot hold {classes} classes: start a model with more memory, "
+                f"or with none (memory=0), or forget some labels."
+            )
+
+
+def begin(
+    config: Config, backbone: str | nn.Module, data: Tensor, *, held_back: float, epochs: int | None, device: torch.device
+) -> Model:
+    """A model that knows nothing yet, for data like this first batch."""
+    shape = tuple(data.shape[1:])
+    mean, std = inputs.statistics(data)
+    return assemble(config, backbone, shape, mean, std, held_back=held_back, epochs=epochs, device=device)
+
+
+def assemble(
+    config: Config, backbone: str | nn.Module, shape: tuple[int, ...], mean: list[float], std: list[float], *,
+    held_back: float, epochs: int | None, device: torch.device,
+) -> Model:
+    """Backbone, head, method and memories, initialised from the config's seed as a run's are."""
+    assert config.head and config.slots and config.memory is not None
+    with randomness.initialising(config.seed, "weights"):
+        network = backbones.build(copy.deepcopy(backbone), shape)
+        width = int(network.out_features)  # type: ignore[arg-type]
+        head = heads.build(config.head, width, config.slots, over=config.over, embedding=config.embedding)
+    learner = Learner(network, head, shape, mean, std)
+    learner.use(device, torch.channels_last if len(shape) == 3 else torch.contiguous_format)
+    generator = randomness.generator(config.seed, "training", device)
+    method = experiment.make_method(config, learner, generator)
+    held = Memory(held_size(config.memory, held_back), shape, "class", device)
+    return Model(config, learner, method, generator, Labels(config.slots), held, held_back, epochs)
+
+
+def held_size(memory: int, share: float) -> int:
+    """How many samples are held back beside a training memory of this size, share of both together."""
+    return round(memory * share / (1 - share))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from steadfast.errors import BadConfig
 
-SMALL = 2**20  # up to so many numbers, forming the logits or a few copies of the features is the fastest way
+SMALL = 2**22  # up to so many numbers, forming the logits or a few copies of the features is the fastest way
 STRIPS = 32  # larger features are worked through in so many strips of rows
 MOST_LOGITS = 2**24  # a cube of more slots never forms all its logits
 MOST_VERTICES = 2**30  # more numbers than these are not built as one vertex matrix
@@ -32,6 +32,7 @@ class Polytope:
 
     name = "polytope"
     fewest = 1  # slots
+    few = 2**15  # slots up to which F.cross_entropy is quick, and precise: it sums a million in float32 to 1e-4
 
     def __init__(self, slots: int) -> None:
         try:
@@ -127,7 +128,7 @@ class Polytope:
         return self._scores(features).argmax(-1)
 
     def _is_small(self, features: Tensor) -> bool:
-        return len(features) * self.slots <= SMALL
+        return self.slots <= self.few and len(features) * self.slots <= SMALL
 
     # What is refused.
 
@@ -251,6 +252,7 @@ class Cube(Polytope):
     """
 
     name = "cube"
+    few = 64
 
     def _dim(self) -> int:
         if self.slots > 2**64:

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,10 @@ from .benchmarks import BENCHMARKS, Benchmark
 from .errors import BadConfig, nearest
 from .memory import POLICIES
 from .methods import METHODS
+from .methods import recipe as recipe_options
 from .methods.ewc import IMPORTANCES
+from .polytopes import MOST_LOGITS
+from .recipes import RECIPES
 from .streams import ORDERS
 
 MOST_POLYGON_SLOTS = 100  # beyond it, neighbouring directions are under four degrees apart
@@ -55,6 +59,13 @@ class Config:
     importance: str = option("prediction", "whose likelihood ewc weighs by: the model's prediction, label or sample")
     importance_samples: int | None = option(None, "samples to measure importance on, ewc and mas  (default: all)")
     margin: float = option(0.5, "how far gem steps along each old task's gradient, at least, when one is violated")
+    recipe: str = option("paper", "replay as in the `paper`, or `strong`: the options below, as far as they help")
+    balance: bool = option(False, "balanced softmax: logits shifted in training by the log of each class's frequency")
+    empty: float = option(0.01, "how often a slot that is not in the batch counts as being in it, with balance")
+    vary: str = option("none", "how each remembered image is varied before each use: none, shift, crop-flip, ...")
+    distill: str = option("none", "hold remembered samples to their `logits` when stored or `features` before the task")
+    distill_weight: float | None = option(None, "weight of the distillation  (default: logits 0.1, features 1)")
+    insert: str = option("after", "remember samples after a task by policy, or during it by reservoir")
     gem_replay: bool = option(False, "gem trains on the memory as well, as the reference does, half and half")
 
     def __post_init__(self) -> None:
@@ -71,6 +82,16 @@ class Config:
             raise BadConfig(f"strength is {self.strength}; the weight of a penalty is a finite number, 0 or more.")
         if self.importance not in IMPORTANCES:
             raise BadConfig(f"importance is {self.importance!r}; choose one of {', '.join(IMPORTANCES)}.")
+        if not (math.isfinite(self.empty) and self.empty > 0):
+            raise BadConfig(f"empty is {self.empty}; it is a finite count above 0, 0.01 by default.")
+        if self.distill_weight is not None and not (math.isfinite(self.distill_weight) and self.distill_weight >= 0):
+            raise BadConfig(f"distill_weight is {self.distill_weight}; a weight is a finite number, 0 or more.")
+        named: dict[str, Iterable[str]] = {
+            "recipe": RECIPES, "distill": recipe_options.DISTILL, "insert": recipe_options.INSERT,
+        }
+        for name, known in named.items():
+            if getattr(self, name) not in known:
+                raise BadConfig(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
         if not 0 <= self.validation < 1:
             raise BadConfig(f"validation is {self.validation}; it is a share of the training samples, 0 to below 1.")
 
@@ -78,6 +99,8 @@ class Config:
         """Every None filled in and every combination checked, before anything starts."""
         benchmark, method = BENCHMARKS[self.benchmark], METHODS[self.method]
         self._refuse_unused(method.options)
+        if self.recipe != "paper":
+            return self._spelled_out(benchmark).resolved()
         full = dataclasses.replace(
             self,
             head=self.head or method.head,
@@ -91,6 +114,13 @@ class Config:
         )
         full._check(benchmark)
         return full
+
+    def _spelled_out(self, benchmark: Benchmark) -> Config:
+        """The recipe's options in place of its name; an option that was given keeps its value."""
+        default = {f.name: f.default for f in dataclasses.fields(self)}
+        chosen = RECIPES[self.recipe](benchmark)
+        left = {name: value for name, value in chosen.items() if getattr(self, name) == default[name]}
+        return dataclasses.replace(self, recipe="paper", **left)
 
     def _classes(self, benchmark: Benchmark) -> int:
         if benchmark.kind == "permuted":
@@ -110,6 +140,8 @@ class Config:
         filled: dict[str, Any] = {}
         if "memory" in options and self.memory is None:
             filled["memory"] = benchmark.memory
+        if self.distill != "none" and self.distill_weight is None:
+            filled["distill_weight"] = recipe_options.WEIGHTS[self.distill]
         if "strength" in options and self.strength is None:
             if self.method not in benchmark.strength:
                 raise BadConfig(
@@ -137,6 +169,8 @@ class Config:
         if not self.backbone.startswith("timm:") and self.backbone not in backbones.names():
             raise nearest("backbone", self.backbone, backbones.names())
         augments.get(self.augment or "none")
+        augments.get(self.vary)
+        self._check_recipe()
         if self.policy not in POLICIES:
             raise BadConfig(f"policy is {self.policy!r}; choose one of {', '.join(POLICIES)}.")
         if self.order not in ORDERS:
@@ -157,6 +191,20 @@ class Config:
                 f"A polygon of {self.slots} slots puts neighbours {360 / self.slots:.2g} degrees apart in a plane, "
                 f"too near to tell; choose simplex, orthoplex or cube, or at most {MOST_POLYGON_SLOTS} slots."
             )
+
+    def _check_recipe(self) -> None:
+        assert self.slots is not None
+        if self.head == "cube" and self.slots > MOST_LOGITS and (self.balance or self.distill == "logits"):
+            what = "balance" if self.balance else "distill"
+            raise BadConfig(
+                f"A cube of {self.slots} slots never forms all its logits, as {what} needs; "
+                f"leave {what} out, or allocate at most {MOST_LOGITS} slots."
+            )
+        if self.insert == "during" and self.policy not in ("task", "reservoir"):
+            raise BadConfig(f"insert is 'during', which is by reservoir; leave out the policy {self.policy!r}.")
+        for name, owner in {"empty": "balance", "distill_weight": "distill"}.items():
+            if getattr(self, name) != getattr(Config, name) and getattr(self, owner) == getattr(Config, owner):
+                raise BadConfig(f"{name} is {getattr(self, name)}, but {owner} is off; set {owner}, or leave it out.")
 
     def to_json(self) -> dict[str, Any]:
         """What differs from the defaults: so a field added later does not change the hash of an older run."""
@@ -180,7 +228,7 @@ class Config:
     def command(self) -> str:
         """The shortest command that makes this run: what is a default anyway is left out."""
         full, short = self.resolved(), self
-        default = {f.name: f.default for f in dataclasses.fields(self)}
+        default: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
         for key in self.to_json():
             if key != "benchmark":
                 shorter = dataclasses.replace(short, **{key: default[key]})
@@ -205,4 +253,6 @@ class Config:
 
 
 # The fields that only some methods listen to; each method names its own in `options`.
-OPTIONAL = ("memory", "policy", "strength", "margin", "gem_replay", "importance", "importance_samples")
+OPTIONAL = (
+    *recipe_options.OPTIONS, "memory", "policy", "strength", "margin", "gem_replay", "importance", "importance_samples",
+)

@@ -1,0 +1,62 @@
+"""What can be made of the remembered samples besides training on them: the pieces of the strong recipe.
+
+Each is an option of `replay`, off in the paper's recipe, and one function that reads like its equation.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..heads import Head
+from ..learner import Learner
+
+OPTIONS = ("recipe", "balance", "empty", "vary", "distill", "distill_weight", "insert")
+DISTILL = ("none", "logits", "features")
+WEIGHTS = {"logits": 0.1, "features": 1.0}  # of the distillation, beside a cross-entropy of weight 1
+INSERT = ("after", "during")
+
+
+def log_frequency(slots: Tensor, count: int, empty: float) -> Tensor:
+    """log n_k of how often each of `count` slots is in the batch, (count,); an absent one counts as `empty`.
+
+    Added to the logits in training it makes the softmax a balanced one: p(k|x) ~ n_k exp(z_k), so that z itself,
+    which is used at test, owes nothing to how frequent a class was (Ren et al., 2020).
+    """
+    return torch.bincount(slots, minlength=count).clamp(min=empty).log()
+
+
+def dark_logits(head: Head, embedded: Tensor) -> Tensor:
+    """All slots' logits (batch, slots) to be remembered; those the head does not use yet are NaN."""
+    logits = head.outputs(embedded)
+    if head.over == "all":
+        return logits
+    known = torch.zeros(head.slots, dtype=torch.bool, device=logits.device)
+    known[head.seen] = True
+    return logits.masked_fill(~known, torch.nan)
+
+
+def logit_distance(head: Head, embedded: Tensor, remembered: Tensor) -> Tensor:
+    """mean over samples and slots of (z - z')^2, where z' (batch, slots) was remembered (Buzzega et al., 2020)."""
+    logits = head.outputs(embedded)
+    return F.mse_loss(logits, torch.where(remembered.isnan(), logits.detach(), remembered))
+
+
+def feature_distance(embedded: Tensor, before: Tensor) -> Tensor:
+    """mean over samples of 1 - cos(f, f'), where f' is the embedding before this task (Hou et al., 2019)."""
+    return (1 - F.cosine_similarity(embedded, before)).mean()
+
+
+@torch.no_grad()
+def in_parts(function: Callable[[Tensor], Tensor], images: Tensor, size: int = 512) -> Tensor:
+    """Outputs for many images without holding all their activations."""
+    return torch.cat([function(part) for part in images.split(size)])
+
+
+def frozen(learner: Learner) -> Learner:
+    """A copy as it is now, in evaluation mode and without gradients."""
+    return copy.deepcopy(learner).eval().requires_grad_(False)

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from . import __version__
-from .commands import lists, reproduce, run
+from .commands import lists, report, reproduce, run
 from .commands.options import complaints, console
 from .errors import SteadfastError
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("reproduce")(reproduce.reproduce)
+app.command("report")(report.report)
 app.command("benchmarks")(lists.benchmarks)
 app.command("heads")(lists.list_heads)
 app.command("methods")(lists.methods)

@@ -1,0 +1,224 @@
+"""The paper's claims, tested over seeds: each with its statistic, its interval and a verdict in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from . import paper
+from .config import Config
+from .editions import Edition, key
+from .intervals import Interval, difference
+from .paper import Cell
+from .records import Record
+
+HOLDS, FAILS, UNSURE, NOT_RUN = "holds", "does not hold", "not enough runs", "not run"
+MARGIN = 1.0  # points of accuracy: the smallest difference that matters
+TURN = 1.0  # degrees: likewise, of drift
+GULF = 10.0  # points below replay with the smallest memory: that is failing
+PENALTIES = ("ewc", "online-ewc", "si", "mas")
+
+Values = dict[int, float]  # by seed
+Judge = Callable[[float, float], str]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One condition under which a claim was tested."""
+
+    where: str
+    interval: Interval | None  # None: not run
+    verdict: str
+    paper: float | None = None  # the same statistic from the paper's means
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    title: str
+    test: str  # what is measured, and what counts
+    unit: str
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def tested(self) -> list[Evidence]:
+        return [each for each in self.evidence if each.interval is not None]
+
+    @property
+    def verdict(self) -> str:
+        """It holds if it holds wherever it was tested; one place where it fails is enough to fail."""
+        seen = {each.verdict for each in self.tested}
+        if FAILS in seen:
+            return FAILS
+        return HOLDS if seen == {HOLDS} else UNSURE
+
+    @property
+    def scope(self) -> str:
+        """Where it holds, where not, and where nobody looked."""
+        groups = {
+            verdict: [each.where for each in self.evidence if each.verdict == verdict]
+            for verdict in (HOLDS, FAILS, UNSURE, NOT_RUN)
+        }
+        words = {HOLDS: "Holds on", FAILS: "Does not hold on", UNSURE: "Not enough runs on", NOT_RUN: "Not run"}
+        return " ".join(f"{words[verdict]}: {'; '.join(where)}." for verdict, where in groups.items() if where)
+
+
+def claims(edition: Edition) -> list[Claim]:
+    """All five."""
+    return [_as_good(edition), _memory(edition), _preallocating(edition), _geometry(edition), _penalties(edition)]
+
+
+def _as_good(edition: Edition) -> Claim:
+    pairs = [(cell, _cell("replay+expanding", cell.benchmark, cell.memory)) for cell in _table1("replay+simplex")]
+    return Claim(
+        "The fixed simplex is as good as an expanding classifier",
+        f"Accuracy of simplex minus expanding. Holds if the interval lies above −{MARGIN:g} point, fails if below it.",
+        "points",
+        tuple(
+            _judged(_place(a), _accuracy(edition, a), _accuracy(edition, b), _no_worse, _less(a.mean, b.mean))
+            for a, b in pairs
+        ),
+    )
+
+
+def _memory(edition: Edition) -> Claim:
+    evidence = []
+    for benchmark in dict.fromkeys(cell.benchmark for cell in _table1("replay+simplex")):
+        lost, published = {}, {}
+        for row in ("replay+simplex", "replay+expanding"):
+            small, large = sorted(_table1(row, benchmark), key=lambda cell: cell.memory or 0)
+            lost[row] = _minus(_accuracy(edition, large), _accuracy(edition, small))
+            published[row] = _less(large.mean, small.mean)
+        spared = _less(published["replay+expanding"], published["replay+simplex"])
+        where = f"{benchmark}, M={large.memory} to {small.memory}"
+        evidence.append(_judged(where, lost["replay+expanding"], lost["replay+simplex"], _more, spared))
+    return Claim(
+        "Less memory hurts it less",
+        "How much more accuracy the expanding classifier loses than the simplex when the memory shrinks. Holds if the "
+        f"interval lies above 0; fails if it reaches 0 and stays below {MARGIN:g} point.",
+        "points",
+        tuple(evidence),
+    )
+
+
+def _preallocating(edition: Edition) -> Claim:
+    """The paper's Tables 2 and 3, and whatever other replay runs differ in their slots alone."""
+    planned = {key(cell.config()): cell for table in ("table2", "table3") for cell in paper.cells(table)}
+    families: dict[Config, set[int]] = {}
+    for config in [*planned, *edition.groups]:
+        if config.head == "simplex" and config.method == "replay" and config.slots:
+            families.setdefault(replace(config, slots=None), set()).add(config.slots)
+    evidence = []
+    for family, sizes in families.items():
+        few = replace(family, slots=min(sizes))
+        for size in sorted(sizes)[1:]:
+            many = replace(family, slots=size)
+            shown = [planned[config].mean if config in planned else None for config in (many, few)]
+            a, b = (_values(edition.groups.get(config, ())) for config in (many, few))
+            where = f"{family.benchmark}, M={family.memory}, K={few.slots} to {size}"
+            evidence.append(_judged(where, a, b, _no_worse, _less(*shown)))
+    return Claim(
+        "Pre-allocating 10 to 1000 classes costs nothing",
+        "Accuracy of the simplex with many slots minus with the fewest. Holds if the interval lies above "
+        f"−{MARGIN:g} point, fails if below it.",
+        "points",
+        tuple(evidence),
+    )
+
+
+def _geometry(edition: Edition) -> Claim:
+    evidence = []
+    for a in _table1("replay+simplex"):
+        b = _cell("replay+expanding", a.benchmark, a.memory)
+        fixed, free = (_drifts(edition.of_cell(cell)) for cell in (a, b))
+        note = ""
+        if fixed and free:
+            note = f"simplex turned {_mean(fixed):.1f}°, expanding {_mean(free):.1f}°"
+        evidence.append(_judged(_place(a), free, fixed, _turns_more, None, note))
+    return Claim(
+        "The geometry does not move where a trainable head's does",
+        "How many degrees more each old class's mean feature turned, from when it was learned to the end, with the "
+        "expanding head than with the simplex; each in the space its own head sees. Holds if the interval lies above "
+        f"0; fails if it reaches 0 and stays below {TURN:g} degree.",
+        "degrees",
+        tuple(evidence),
+    )
+
+
+def _penalties(edition: Edition) -> Claim:
+    evidence = []
+    for row in PENALTIES:
+        for cell in _table1(row):
+            rival = min(_table1("replay+simplex", cell.benchmark), key=lambda c: c.memory or 0)
+            evidence.append(_judged(
+                f"{row} on {cell.benchmark} (replay: M={rival.memory})",
+                _accuracy(edition, rival), _accuracy(edition, cell), _far_below, _less(rival.mean, cell.mean),
+            ))
+    return Claim(
+        "Regularisation methods fail here",
+        "Accuracy of replay with the simplex and the smallest memory, minus the method's. Holds if the interval lies "
+        f"above {GULF:g} points, fails if below it.",
+        "points",
+        tuple(evidence),
+    )
+
+
+def _judged(where: str, a: Values, b: Values, judge: Judge, published: float | None, note: str = "") -> Evidence:
+    interval = difference(a, b)
+    if interval is None:
+        return Evidence(where, None, NOT_RUN, published, note)
+    if interval.low is None or interval.high is None:
+        return Evidence(where, interval, UNSURE, published, note)
+    return Evidence(where, interval, judge(interval.low, interval.high), published, note)
+
+
+def _no_worse(low: float, high: float) -> str:
+    return HOLDS if low > -MARGIN else FAILS if high < -MARGIN else UNSURE
+
+
+def _more(low: float, high: float) -> str:
+    return HOLDS if low > 0 else FAILS if high < MARGIN else UNSURE
+
+
+def _turns_more(low: float, high: float) -> str:
+    return HOLDS if low > 0 else FAILS if high < TURN else UNSURE
+
+
+def _far_below(low: float, high: float) -> str:
+    return HOLDS if low > GULF else FAILS if high < GULF else UNSURE
+
+
+def _table1(row: str, benchmark: str | None = None) -> list[Cell]:
+    return [cell for cell in paper.cells("table1") if cell.row == row and benchmark in (None, cell.benchmark)]
+
+
+def _cell(row: str, benchmark: str, memory: int | None) -> Cell:
+    return next(cell for cell in _table1(row, benchmark) if cell.memory == memory)
+
+
+def _place(cell: Cell) -> str:
+    return f"{cell.benchmark}, M={cell.memory}"
+
+
+def _values(runs: Iterable[Record]) -> Values:
+    return {run.seed: run.accuracy for run in runs}
+
+
+def _accuracy(edition: Edition, cell: Cell) -> Values:
+    return _values(edition.of_cell(cell))
+
+
+def _drifts(runs: Iterable[Record]) -> Values:
+    return {run.seed: run.drift for run in runs if run.drift is not None}
+
+
+def _minus(a: Values, b: Values) -> Values:
+    return {seed: a[seed] - b[seed] for seed in a.keys() & b.keys()}
+
+
+def _less(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+def _mean(values: Values) -> float:
+    return sum(values.values()) / len(values)

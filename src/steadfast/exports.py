@@ -1,0 +1,150 @@
+"""The report for papers and programs: Markdown, CSV, LaTeX (booktabs)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING
+
+from .tables import Entry, Part, signed
+
+if TYPE_CHECKING:
+    from .report import Chapter, Report
+
+SIGN = "†"  # the paper's number lies outside our interval
+EXPLAINED = (
+    "Ours: mean ± standard deviation (ddof 0) over seeds. "
+    f"{SIGN}: the paper's mean lies outside our 95 % t-interval over seeds; one seed has no interval."
+)
+
+
+def markdown(report: Report) -> str:
+    """Everything but the pictures and the runs."""
+    lines = ["# steadfast: the paper, and ours", ""]
+    if report.empty:
+        lines += ["No runs yet. Try `steadfast run split-mnist --memory 100`, then `steadfast report` again.", ""]
+    for chapter in report.chapters:
+        mark = f" ({chapter.edition.mark})" if chapter.edition.mark else ""
+        count = chapter.tally
+        lines += [
+            f"{len(chapter.edition.runs)} runs{mark}; {count.run} of {count.cells} cells run; of {count.judged} with "
+            f"two seeds or more, the paper's number lies inside our interval in {count.inside}.", "", EXPLAINED, "",
+        ]
+        for table in chapter.tables:
+            lines += [f"## {table.title}{mark}", ""]
+            for part in table.parts:
+                lines += [f"### {part.caption}{mark}", "", *_markdown_part(part), ""]
+        lines += [*_markdown_claims(chapter, mark), *_markdown_questions(chapter, mark)]
+    if report.found.left_out:
+        lines += ["## Records that did not count", ""]
+        lines += [f"- {_cell(each.name)}: {_cell(each.reason)}" for each in report.found.left_out] + [""]
+    return "\n".join(lines)
+
+
+def _markdown_part(part: Part) -> list[str]:
+    lines = [f"| method | {part.column} | paper | ours | difference | seeds |", "|---|--:|--:|--:|--:|--:|"]
+    for entry in part.entries:
+        sign = f" {SIGN}" if entry.outside else ""
+        words = [
+            entry.name, _key(entry, part) or "–", entry.paper_text(), entry.ours_text(),
+            entry.difference_text() + sign, str(len(entry.runs)),
+        ]
+        lines.append("| " + " | ".join(map(_cell, words)) + " |")
+    return lines
+
+
+def _markdown_claims(chapter: Chapter, mark: str) -> list[str]:
+    lines = [f"## The claims{mark}", ""]
+    for index, claim in enumerate(chapter.claims, 1):
+        lines += [f"{index}. **{claim.title}: {claim.verdict}.** {claim.scope} {claim.test}"]
+        for each in claim.tested:
+            interval = each.interval
+            assert interval is not None
+            bounds = "no interval"
+            if interval.low is not None and interval.high is not None:
+                bounds = f"95 %: {signed(interval.low)} to {signed(interval.high)}"
+            lines.append(
+                f"   - {each.where}: {signed(interval.estimate)} {claim.unit} ({bounds}; n={interval.n}, "
+                f"{interval.how}): {each.verdict}" + (f"; {each.note}" if each.note else "")
+            )
+    return [*lines, ""]
+
+
+def _markdown_questions(chapter: Chapter, mark: str) -> list[str]:
+    lines = [f"## Open questions{mark}", ""]
+    for question in chapter.questions:
+        lines += [f"### {question.title}{mark}", "", question.ask, "", "| reading | ours | seeds | paper |",
+                  "|---|--:|--:|--:|"]
+        for each in question.readings:
+            shown = "–" if each.paper is None else f"{each.paper:.2f}"
+            lines.append(f"| {each.name} | {each.text} | {len(each.runs)} | {shown} |")
+        lines += ["", question.answer, ""]
+    return lines
+
+
+def csv_text(report: Report) -> str:
+    """One row a cell, for programs: full precision, empty where there is nothing."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([
+        "edition", "table", "method", "benchmark", "memory", "slots", "paper_mean", "paper_std", "ours_mean",
+        "ours_std", "ours_low", "ours_high", "seeds", "difference", "paper_outside", "runs",
+    ])
+    for chapter in report.chapters:
+        for table in chapter.tables:
+            for entry in table.entries:
+                cell, ours = entry.cell, entry.ours
+                writer.writerow(["" if value is None else value for value in (
+                    chapter.edition.mark or "full", table.name, cell.row, cell.benchmark, cell.memory, cell.slots,
+                    cell.mean, cell.std, ours and ours.estimate, entry.std, ours and ours.low, ours and ours.high,
+                    len(entry.runs), entry.difference, entry.outside, " ".join(run.hash for run in entry.runs),
+                )])
+    return buffer.getvalue()
+
+
+def latex(report: Report) -> str:
+    """A table environment a table; needs \\usepackage{booktabs}."""
+    lines = ["% made by steadfast report; needs \\usepackage{booktabs}"]
+    for chapter in report.chapters:
+        mark = f" ({chapter.edition.mark})" if chapter.edition.mark else ""
+        for table in chapter.tables:
+            lines += [
+                "\\begin{table}", "\\centering", f"\\caption{{{escape(table.title + mark + '. ' + EXPLAINED)}}}",
+                f"\\label{{tab:{chapter.prefix}{table.name}}}", "\\begin{tabular}{lrrrrr}", "\\toprule",
+                f"method & {table.parts[0].column} & paper & ours & difference & seeds \\\\",
+            ]
+            for part in table.parts:
+                lines += ["\\midrule", f"\\multicolumn{{6}}{{l}}{{\\emph{{{escape(part.caption + mark)}}}}} \\\\"]
+                lines += [_latex_row(entry, part) for entry in part.entries]
+            lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}", ""]
+    return "\n".join(lines)
+
+
+def _latex_row(entry: Entry, part: Part) -> str:
+    sign = SIGN if entry.outside else ""
+    words = [
+        entry.name, _key(entry, part), entry.paper_text(), entry.ours_text(), entry.difference_text() + sign,
+        str(len(entry.runs)),
+    ]
+    return " & ".join(map(escape, words)) + " \\\\"
+
+
+_SPECIAL = {
+    "\\": "\\textbackslash{}", "&": "\\&", "%": "\\%", "$": "\\$", "#": "\\#", "_": "\\_", "{": "\\{", "}": "\\}",
+    "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "−": "$-$", "†": "$^\\dagger$",
+}
+
+
+def escape(text: str) -> str:
+    """Text that LaTeX prints as it stands."""
+    return "".join(_SPECIAL.get(character, character) for character in text)
+
+
+def _key(entry: Entry, part: Part) -> str:
+    value = entry.cell.memory if part.column == "memory" else entry.cell.slots
+    return "" if value is None else str(value)
+
+
+def _cell(text: str) -> str:
+    """One cell of a Markdown table, or one line of a list."""
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())

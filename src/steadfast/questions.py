@@ -1,0 +1,126 @@
+"""The questions the paper leaves open, each answered by running both readings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .config import Config
+from .editions import Edition
+from .intervals import Interval, difference, mean, spread
+from .records import Record
+from .tables import number, signed
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading of the paper, and the runs that follow it."""
+
+    name: str
+    config: Config
+    runs: tuple[Record, ...]
+    paper: float | None = None
+
+    @property
+    def text(self) -> str:
+        values = [run.accuracy for run in self.runs]
+        return number(mean(values).estimate, spread(values) if len(values) > 1 else None) if values else "not run"
+
+    @property
+    def values(self) -> dict[int, float]:
+        return {run.seed: run.accuracy for run in self.runs}
+
+
+@dataclass(frozen=True)
+class Question:
+    title: str
+    ask: str
+    readings: tuple[Reading, ...]
+    answer: str
+
+    @property
+    def square(self) -> bool:
+        """Two by two: rows are heads, columns what the loss runs over."""
+        return len(self.readings) == 4
+
+
+def questions(edition: Edition) -> list[Question]:
+    """The 2x2 first; another benchmark's 2x2 only if something of it was run."""
+    asked = [_two_by_two(edition, "permuted-mnist", 100, 81.43, 64.18)]
+    for benchmark, memory in (("split-mnist", 100), ("split-mnist", 1100), ("permuted-mnist", 1100)):
+        other = _two_by_two(edition, benchmark, memory, None, None)
+        if other.readings[1].runs or other.readings[2].runs:
+            asked.append(other)
+    return [*asked, *(_pair(edition, *each) for each in _PAIRS)]
+
+
+def _two_by_two(edition: Edition, benchmark: str, memory: int, fixed: float | None, free: float | None) -> Question:
+    def reading(name: str, head: str, over: str, paper: float | None) -> Reading:
+        config = Config(benchmark, memory=memory, head=head, over=over)
+        plain = Config(benchmark, memory=memory, head=head)  # the command without an `over` that is the default
+        default = {"simplex": "all", "preallocated": "all", "expanding": "seen"}[head] == over
+        return Reading(name, plain if default else config, edition.of(config), paper)
+
+    readings = (
+        reading("simplex, loss over all", "simplex", "all", fixed),
+        reading("simplex, loss over seen", "simplex", "seen", None),
+        reading("trainable, loss over all", "preallocated", "all", None),
+        reading("trainable, loss over seen", "expanding", "seen", free),
+    )
+    return Question(
+        f"Fixed head or negatives? {benchmark}, M={memory}",
+        "The paper's simplex sees all classes as negatives from the start, its expanding rival only the ones seen. "
+        "Which of the two makes the difference?",
+        readings,
+        _effects(*(each.values for each in readings)),
+    )
+
+
+def _effects(fixed_all: Any, fixed_seen: Any, free_all: Any, free_seen: Any) -> str:
+    effects = {
+        "Negatives add {} with the simplex": difference(fixed_all, fixed_seen),
+        "{} with the trainable head": difference(free_all, free_seen),
+        "the fixed head adds {} with the loss over all": difference(fixed_all, free_all),
+        "{} with the loss over the seen": difference(fixed_seen, free_seen),
+    }
+    said = [text.format(_points(effect)) for text, effect in effects.items() if effect is not None]
+    if not said:
+        return "Not run yet."
+    text = "; ".join(said) + "."
+    return text[0].upper() + text[1:]
+
+
+def _points(interval: Interval) -> str:
+    if interval.low is None or interval.high is None:
+        return f"{signed(interval.estimate)} points (one seed, no interval)"
+    return f"{signed(interval.estimate)} points (95 %: {signed(interval.low)} to {signed(interval.high)})"
+
+
+_GEM = {"method": "gem", "memory": 100}
+_PAIRS: tuple[tuple[str, str, str, tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]], ...] = (
+    (
+        "Does GEM train on its memory as well? split-mnist, M=100",
+        "The reference code trains on memory and new data together; the paper's equation on new data alone.",
+        "split-mnist", ("new data alone", _GEM), ("memory as well", {**_GEM, "gem_replay": True}),
+    ),
+    (
+        "Augmentation on CIFAR? split-cifar10, M=1100",
+        "The paper is silent; the reference code crops and flips.",
+        "split-cifar10", ("crop and flip", {"memory": 1100}), ("none", {"memory": 1100, "augment": "none"}),
+    ),
+    (
+        "The order of the classes? split-cifar100, M=5600",
+        "The reference code takes them in label order; the paper says random classes.",
+        "split-cifar100", ("label order", {"memory": 5600}), ("shuffled", {"memory": 5600, "order": "shuffled"}),
+    ),
+)
+
+
+def _pair(
+    edition: Edition, title: str, ask: str, benchmark: str, a: tuple[str, dict[str, Any]], b: tuple[str, dict[str, Any]]
+) -> Question:
+    configs = [(name, Config(benchmark, **fields)) for name, fields in (a, b)]
+    first, second = (Reading(name, config, edition.of(config)) for name, config in configs)
+    effect = difference(second.values, first.values)
+    answer = "Not run yet." if effect is None else f"{second.name.capitalize()}: {_points(effect)}."
+    return Question(title, ask, (first, second), answer)

@@ -95,12 +95,14 @@ class Config:
         if not 0 <= self.validation < 1:
             raise BadConfig(f"validation is {self.validation}; it is a share of the training samples, 0 to below 1.")
 
-    def resolved(self) -> Config:
-        """Every None filled in and every combination checked, before anything starts."""
-        benchmark, method = BENCHMARKS[self.benchmark], METHODS[self.method]
+    def resolved(self, benchmark: Benchmark | None = None) -> Config:
+        """Every None filled in and every combination checked, before anything starts.
+
+        By the benchmark that it names, or by one that is given because it has no name (people's own data)."""
+        benchmark, method = benchmark or BENCHMARKS[self.benchmark], METHODS[self.method]
         self._refuse_unused(method.options)
         if self.recipe != "paper":
-            return self._spelled_out(benchmark).resolved()
+            return self._spelled_out(benchmark).resolved(benchmark)
         full = dataclasses.replace(
             self,
             head=self.head or method.head,

@@ -39,20 +39,21 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def dumps(value: Any) -> str:
     """One line of JSON with sorted keys; a NaN becomes null, which every reader understands."""
-    return json.dumps(_plain(value), sort_keys=True, allow_nan=False)
+    return json.dumps(plain(value), sort_keys=True, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """As JSON can hold it: keys are strings, tuples are lists, and a number that is not finite is None."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: Path, value: Any) -> None:
     """JSON with sorted keys and no NaN, whole or not at all."""
-    write_whole(path, (json.dumps(_plain(value), indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
+    write_whole(path, (json.dumps(plain(value), indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:

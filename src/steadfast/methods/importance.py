@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..learner import Learner
 
-BUDGET = 2**28  # bytes of sample-by-sample tensors held at once
+BUDGET = {False: 2**28, True: 2**23}  # bytes of sample-by-sample tensors at once; on a CPU they fit the cache
 CHUNK = 128  # samples passed through the network at once
 
 Slope = Callable[[Tensor, Tensor], Tensor]  # logits (b, n) and slots (b,) to d score / d logits (b, n)
@@ -138,11 +138,15 @@ def _conv2d(
     fold: Fold, g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None,
     stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Totals:
-    columns = weight[0].numel() * groups * g[0, 0].numel()  # of one sample, unfolded
-    for gs, xs in _parts(columns + weight.numel(), g, x):
-        xs = F.unfold(xs, weight.shape[2:], dilation, padding, stride)  # (b, inputs * kernel, places)
-        xs, gs = xs.unflatten(1, (groups, -1)), gs.flatten(2).unflatten(1, (groups, -1))
-        yield weight, fold(gs @ xs.mT).sum(0).view(weight.shape)  # (b, groups, outputs, inputs * kernel) before
+    unfolded = weight[0].numel() * groups * g[0, 0].numel()  # numbers, of one sample
+    (sy, sx), (py, px), (dy, dx) = _pair(stride), _pair(padding), _pair(dilation)
+    for gs, xs in _parts(unfolded + weight.numel(), g, x):
+        windows = F.pad(xs.contiguous(), (px, px, py, py))  # as F.unfold, which takes thrice as long
+        windows = windows.unfold(2, dy * (weight.shape[2] - 1) + 1, sy)[..., ::dy]
+        windows = windows.unfold(3, dx * (weight.shape[3] - 1) + 1, sx)[..., ::dx]  # (b, inputs, h, w, ky, kx)
+        columns = windows.permute(0, 1, 4, 5, 2, 3).reshape(len(xs), groups, weight[0].numel(), -1)
+        gs = gs.reshape(len(gs), groups, -1, columns.shape[-1])  # (b, groups, outputs, h * w)
+        yield weight, fold(gs @ columns.mT).sum(0).view(weight.shape)  # (b, groups, outputs, inputs * ky * kx)
     yield bias, fold(g.sum((2, 3))).sum(0)
 
 
@@ -150,10 +154,10 @@ def _batch_norm(
     fold: Fold, g: Tensor, x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None = None,
     bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Totals:
-    shape = (-1, *[1] * (x.dim() - 2))  # a channel's number against (batch, channels, ...)
-    product = g * (x - mean.view(shape)) * (var + eps).rsqrt().view(shape)
-    yield weight, fold(product.flatten(2).sum(2) if x.dim() > 2 else product).sum(0)
-    yield bias, fold(g.flatten(2).sum(2) if x.dim() > 2 else g).sum(0)
+    places = list(range(2, x.dim()))
+    product = (x - mean.view(-1, *[1] * len(places))).mul_(g)  # (batch, channels, ...)
+    yield weight, fold((product.sum(places) if places else product) * (var + eps).rsqrt()).sum(0)
+    yield bias, fold(g.sum(places) if places else g).sum(0)
 
 
 RULES: dict[Any, Callable[..., Totals]] = {F.linear: _linear, F.conv2d: _conv2d, F.batch_norm: _batch_norm}
@@ -161,4 +165,9 @@ RULES: dict[Any, Callable[..., Totals]] = {F.linear: _linear, F.conv2d: _conv2d,
 
 def _parts(numbers: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The tensors in strips of samples, so that `numbers` for each of a strip's samples stay within the budget."""
-    return zip(*(t.split(max(1, BUDGET // (4 * max(numbers, 1)))) for t in tensors))
+    strip = BUDGET[tensors[0].device.type == "cpu"] // (4 * max(numbers, 1))
+    return zip(*(t.split(max(1, strip)) for t in tensors))
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[-1])

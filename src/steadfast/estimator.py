@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from . import experiment, inputs, labels, performance
+from . import experiment, inputs, labels, performance, stability
+from .benchmarks import Benchmark
 from .config import Config
 from .errors import BadConfig
-from .model import Model, begin, held_size
+from .model import Model, begin
 from .training import Watcher
 
 
@@ -33,7 +33,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     memory : how many samples are remembered in all.
     recipe : how the remembered samples are used: "strong", or "paper" for the published method.
     policy : which samples are remembered: "class" (as many of each), "herding", "reservoir", "task".
-    epochs : passes over each batch given; "auto" makes it about 300 updates, 5 to 100 passes.
+    epochs : passes over each batch given; "auto" makes it about 150 updates, 5 to 100 passes.
     batch, lr, optimizer : of the updates; half of a batch is remembered samples.
     augment : "auto" (images: "shift"), "none", "shift", "crop-flip".
     image_size : height and width to bring images to, a number or a pair; by default the first batch's.
@@ -107,9 +107,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
             names = labels.read(y, len(data))
             after = self._begin(data) if before is None else before.copy()
             after.teach(data, names, watcher)
-            self.model_ = after
-            self.classes_ = after.labels.classes()
-            self.shape_ = after.learner.shape
+            self.stability_ = stability.measure(before, after)
+            after.history[-1]["stability"] = self.stability_.to_json()
+            self.model_, self.classes_ = after, after.labels.classes()
         except BaseException:
             self.__dict__ = attributes
             raise
@@ -120,29 +120,34 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         backbone = self.backbone
         if isinstance(backbone, str) and backbone == "auto":
             backbone = "resnet20" if image else "mlp"
-        config = self._config(backbone if isinstance(backbone, str) else type(backbone).__name__, image)
+        config = self._config(backbone, image)
         epochs = None if self.epochs == "auto" else config.epochs
         device = experiment.choose_device(self.device)
-        return begin(config, backbone, data, held_back=self.held_back, epochs=epochs, device=device)
+        return begin(config, backbone, data, held=self._held(), share=self.held_back, epochs=epochs, device=device)
 
-    def _config(self, backbone: str, image: bool) -> Config:
-        """A run's config with every field given: what the methods read, checked as a run's is."""
+    def _config(self, backbone: str | nn.Module, image: bool) -> Config:
+        """A run's config, filled in and checked as a run's is: one's own data are a benchmark without a name."""
         if not 0 <= self.held_back < 1:
-            raise BadConfig(f"held_back is {self.held_back}; it is a share of the memory, 0 to below 1, 0.1 by default.")
+            raise BadConfig(f"held_back is {self.held_back}; it is a share of the memory, 0 to below 1 (usually 0.1).")
         if isinstance(self.epochs, str) and self.epochs != "auto":
             raise BadConfig(f"epochs is {self.epochs!r}; it is 'auto' or a whole number.")
+        if self.augment not in ("auto", "none") and not image:
+            raise BadConfig(f"augment is {self.augment!r}, which is for images; vectors are learned as they are.")
+        usual = "shift" if image else "none"
+        name = backbone if isinstance(backbone, str) else "mlp"  # a network of one's own has no name; not used then
+        kept = self.memory - self._held()
+        own = Benchmark("own data", "own data", "split", 1, 1, name, epochs=1, memory=kept, augment=usual, shift=usual)
         seed = self.random_state
         if not isinstance(seed, int):
             seed = int(check_random_state(seed).randint(2**31))
-        augment = ("shift" if image else "none") if self.augment == "auto" else self.augment
-        if augment != "none" and not image:
-            raise BadConfig(f"augment is {self.augment!r}, which is for images; vectors are learned as they are.")
-        config = Config(
-            "own-data", head=self.head, slots=self.slots, memory=self.memory, policy=self.policy, backbone=backbone,
+        return Config(
+            own.name, head=self.head, slots=self.slots, memory=kept, policy=self.policy, backbone=name,
             epochs=None if self.epochs == "auto" else int(self.epochs), batch=self.batch, optimizer=self.optimizer,
-            lr=self.lr, seed=seed, augment=augment,
-        )
-        return config
+            lr=self.lr, seed=seed, augment=usual if self.augment == "auto" else self.augment, recipe=self.recipe,
+        ).resolved(own)
+
+    def _held(self) -> int:
+        return int(self.memory * self.held_back)
 
     # Using.
 
@@ -172,7 +177,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
 
     def embed(self, X: Any, *, unit: bool = False) -> np.ndarray:
         """(n, dim) vectors in the space of the class directions, for a search index; of length one if asked."""
-        model, embedded = self._embed(X)
+        _, embedded = self._embed(X)
         return (F.normalize(embedded, dim=1) if unit else embedded).cpu().numpy()
 
     def forget(self, label: Any) -> IncrementalClassifier:

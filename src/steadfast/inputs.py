@@ -49,7 +49,7 @@ def images(X: Any, shape: Shape | None, size: int | tuple[int, int] | None = Non
     if shape is not None:
         if pixels.shape[1:3] != shape[1:]:
             raise BadInput(
-                f"The images are {_by(pixels.shape[1:3])} (height x width), but the model learned from {_by(shape[1:])}: "
+                f"The images are {_by(pixels.shape[1:3])} pixels, but the model learned from {_by(shape[1:])}: "
                 f"resize them, or give a list of images, which are resized one by one."
             )
         pixels = _fit_channels(pixels, shape[0])

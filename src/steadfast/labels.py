@@ -76,7 +76,7 @@ class Labels:
         labels = list(labels)
         if self.slots and (before := _kind(next(iter(self.slots)))) != (now := _kind(labels[0])):
             raise BadInput(f"These labels are {now}, but the model's are {before}: use the same kind for all.")
-        new = sorted({*labels} - self.slots.keys())  # type: ignore[type-var]
+        new = sorted({*labels} - self.slots.keys())
         if len(new) > self.free:
             some = ", ".join(repr(label) for label in new[:5])
             raise BadInput(
@@ -98,11 +98,11 @@ class Labels:
 
     def classes(self) -> np.ndarray:
         """The labels, sorted, as scikit-learn wants them."""
-        return np.array(sorted(self.slots)) if self.slots else np.array([], dtype=np.int64)  # type: ignore[type-var]
+        return np.array(sorted(self.slots)) if self.slots else np.array([], dtype=np.int64)
 
     def slots_of_classes(self) -> list[int]:
         """The slots in the order of `classes`."""
-        return [self.slots[label] for label in sorted(self.slots)]  # type: ignore[type-var]
+        return [self.slots[label] for label in sorted(self.slots)]
 
     def of_slot(self) -> dict[int, Label]:
         return {slot: label for label, slot in self.slots.items()}

@@ -23,7 +23,7 @@ from .streams import Samples, Stream, Task
 from .training import Trainer, Watcher
 
 PART = 500  # samples a forward pass when nothing is learned
-UPDATES = 300  # that automatic epochs come to, so that a small batch is learned as well
+UPDATES = 150  # that automatic epochs come to, so that a small batch is learned as well
 FEWEST_EPOCHS, MOST_EPOCHS = 5, 100
 
 
@@ -69,7 +69,8 @@ class Model:
         try:
             trainer.run()
         except LossNotFinite as error:
-            raise LossNotFinite(f"{str(error).split(' The last good')[0]} Try a lower lr; the model is as before.") from error
+            what = str(error).partition(" The last good")[0]
+            raise LossNotFinite(f"{what} The model is as it was before; try a lower lr.") from error
         rows = self.held.of_task(self.taught)
         self.held.note("stored", rows, self.embed(self.held.images[rows]))
         self.taught += 1
@@ -165,17 +166,18 @@ class Model:
 
 
 def begin(
-    config: Config, backbone: str | nn.Module, data: Tensor, *, held_back: float, epochs: int | None, device: torch.device
+    config: Config, backbone: str | nn.Module, data: Tensor, *, held: int, share: float, epochs: int | None,
+    device: torch.device,
 ) -> Model:
     """A model that knows nothing yet, for data like this first batch."""
     shape = tuple(data.shape[1:])
     mean, std = inputs.statistics(data)
-    return assemble(config, backbone, shape, mean, std, held_back=held_back, epochs=epochs, device=device)
+    return assemble(config, backbone, shape, mean, std, held=held, share=share, epochs=epochs, device=device)
 
 
 def assemble(
     config: Config, backbone: str | nn.Module, shape: tuple[int, ...], mean: list[float], std: list[float], *,
-    held_back: float, epochs: int | None, device: torch.device,
+    held: int, share: float, epochs: int | None, device: torch.device,
 ) -> Model:
     """Backbone, head, method and memories, initialised from the config's seed as a run's are."""
     assert config.head and config.slots and config.memory is not None
@@ -187,10 +189,5 @@ def assemble(
     learner.use(device, torch.channels_last if len(shape) == 3 else torch.contiguous_format)
     generator = randomness.generator(config.seed, "training", device)
     method = experiment.make_method(config, learner, generator)
-    held = Memory(held_size(config.memory, held_back), shape, "class", device)
-    return Model(config, learner, method, generator, Labels(config.slots), held, held_back, epochs)
-
-
-def held_size(memory: int, share: float) -> int:
-    """How many samples are held back beside a training memory of this size, share of both together."""
-    return round(memory * share / (1 - share))
+    apart = Memory(held, shape, "class", device)
+    return Model(config, learner, method, generator, Labels(config.slots), apart, share, epochs)

@@ -1,0 +1,174 @@
+"""A model in one file: safetensors, with everything else as JSON in its header. Nothing is ever unpickled.
+
+One file, so that one rename replaces a model whole. Whatever a file claims is checked against its own tensors before
+anything of that size is built; a name in it is looked up, never imported or fetched.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from . import __version__, backbones, experiment, files
+from .config import Config
+from .errors import BadConfig, BadFile
+from .labels import Labels
+from .model import Model, assemble
+from .stability import Stability
+
+if TYPE_CHECKING:
+    from .estimator import IncrementalClassifier
+
+KIND, FORMAT = "steadfast.IncrementalClassifier", 1
+NAME = "model.safetensors"
+MOST_SIDE = 1 << 14  # pixels a side, or numbers a vector times as many
+PLAIN_TIMM = re.compile(r"timm:[A-Za-z0-9_.]+")  # no hub, no folder: nothing is fetched for a file's sake
+
+
+def save(estimator: IncrementalClassifier, folder: Path) -> Path:
+    """The estimator's parameters and everything it learned, into `folder`; returns the file."""
+    model: Model = estimator.model_
+    tensors, position = model.trainer().state()
+    tensors |= {"normalise.shift": model.learner.shift, "normalise.scale": model.learner.scale}
+    tensors |= {f"held.{k}": v for k, v in model.held.state().items()}
+    elsewhere = ("backbone", "random_state", "device")
+    parameters = {k: v for k, v in estimator.get_params(deep=False).items() if k not in elsewhere}
+    own = not isinstance(estimator.backbone, str)
+    state = {
+        "kind": KIND, "model_format": FORMAT, "steadfast": __version__,
+        "parameters": {**parameters, "backbone": None if own else estimator.backbone},
+        "config": model.config.to_json(), "own_backbone": type(estimator.backbone).__name__ if own else None,
+        "shape": list(model.learner.shape), "labels": model.labels.to_json(), "epochs": model.epochs,
+        "share": model.share, "taught": model.taught, "history": model.history, "position": position,
+        "stability": estimator.stability_.to_json(),
+        "features": getattr(estimator, "n_features_in_", None),
+        "feature_names": [str(n) for n in getattr(estimator, "feature_names_in_", [])],
+    }
+    files.write_tensors(folder / NAME, tensors, files.plain(state))
+    return folder / NAME
+
+
+def load(
+    cls: type[IncrementalClassifier], folder: Path, *, device: str = "auto", backbone: nn.Module | None = None
+) -> IncrementalClassifier:
+    """What `save` wrote; anything unknown, damaged or contradictory is a BadFile."""
+    path = folder / NAME if folder.is_dir() or not folder.exists() else folder
+    if not path.exists():
+        raise BadFile(f"There is no model in {folder}: it would be the file {path}.")
+    tensors, state = files.read_tensors(path)
+    if not isinstance(state, dict) or state.get("kind") != KIND:
+        raise BadFile(f"{path} holds no model of IncrementalClassifier.")
+    if state.get("model_format") != FORMAT:
+        raise BadFile(
+            f"{path} has model format {state.get('model_format')!r}, written by steadfast {state.get('steadfast')}; "
+            f"this is {__version__}, which reads format {FORMAT}: upgrade to read it."
+        )
+    if state.get("own_backbone") and backbone is None:
+        raise BadConfig(
+            f"The model in {folder} has a network of its own ({state['own_backbone']}): "
+            f"give one like it, load(folder, backbone=network), to receive the weights."
+        )
+    where = experiment.choose_device(device)
+    try:
+        model = _model(tensors, state, backbone, where)
+        estimator = cls(**{**state["parameters"], "backbone": backbone or state["parameters"]["backbone"]})
+        estimator.set_params(random_state=model.config.seed, device=device)
+        if isinstance(estimator.image_size, list):
+            estimator.set_params(image_size=tuple(estimator.image_size))
+        estimator.model_, estimator.classes_ = model, model.labels.classes()
+        estimator.stability_ = Stability.from_json(state["stability"])
+        if state["features"] is not None:
+            estimator.n_features_in_ = int(state["features"])
+        if state["feature_names"]:
+            import numpy as np
+
+            estimator.feature_names_in_ = np.array(state["feature_names"], dtype=object)
+        return estimator
+    except Exception as error:  # a file can be wrong in any way, and all of them are the file's fault
+        raise BadFile(f"{path} is not a model that can be read: {type(error).__name__}: {error}") from error
+
+
+def _model(
+    tensors: dict[str, Tensor], state: dict[str, Any], backbone: nn.Module | None, device: torch.device
+) -> Model:
+    config = Config.from_json(state["config"])
+    shape = _shape(state["shape"])
+    name: str | nn.Module = backbone if backbone is not None else _known_backbone(config.backbone)
+    shift, scale = tensors.pop("normalise.shift").flatten(), tensors.pop("normalise.scale").flatten()
+    if len(shift) != shape[0] or len(scale) != shape[0] or not bool((shift.isfinite() & scale.isfinite()).all()):
+        raise ValueError("the normalisation does not fit the inputs")
+    if not 0 <= state["share"] < 1:
+        raise ValueError("the held-back share is no share")
+    held = {k.removeprefix("held."): tensors.pop(k) for k in list(tensors) if k.startswith("held.")}
+    memory = {k.removeprefix("method.memory."): v for k, v in tensors.items() if k.startswith("method.memory.")}
+    assert config.slots and config.memory is not None
+    _check_memory(memory, config.memory, shape, config.slots)
+    _check_memory(held, len(held["images"]), shape, config.slots)
+    with torch.device("meta"):  # of any size, it costs nothing
+        network = backbones.build(name, shape) if isinstance(name, str) else None
+    if network is not None:
+        wanted = {f"learner.backbone.{k}": v.shape for k, v in network.state_dict().items()}
+        if any(k not in tensors or tensors[k].shape != s for k, s in wanted.items()):
+            raise ValueError(f"its weights are not those of a {name}")
+    if sum(t.numel() for k, t in tensors.items() if k.startswith("learner.head.")) < config.slots.bit_length():
+        raise ValueError(f"its weights do not make a head of {config.slots} slots")
+    _check_head(tensors, config)
+    unit = 255 if len(shape) == 3 else 1
+    model = assemble(
+        config, name, shape, (shift / unit).tolist(), (1 / (scale * unit)).tolist(), held=len(held["images"]),
+        share=float(state["share"]), epochs=state["epochs"], device=device,
+    )
+    model.learner.shift.copy_(shift.view_as(model.learner.shift))
+    model.learner.scale.copy_(scale.view_as(model.learner.scale))
+    model.trainer().load(tensors, state["position"])
+    model.held.load(held)
+    model.labels = Labels.from_json(config.slots, state["labels"])
+    model.taught, model.history = int(state["taught"]), list(state["history"])
+    if sorted(model.labels.slots.values()) != model.learner.head.seen.tolist():
+        raise ValueError("its labels and its head disagree on the slots in use")
+    return model
+
+
+def _known_backbone(name: Any) -> str:
+    if not isinstance(name, str) or not (name in backbones.names() or PLAIN_TIMM.fullmatch(name)):
+        raise ValueError(f"there is no backbone called {name!r}")
+    return name
+
+
+def _shape(values: Any) -> tuple[int, ...]:
+    shape = tuple(values)
+    if len(shape) not in (1, 3) or any(type(side) is not int or side < 1 for side in shape):
+        raise ValueError(f"inputs of shape {shape}")
+    if max(shape) > (MOST_SIDE if len(shape) == 3 else MOST_SIDE**2):
+        raise ValueError(f"inputs of shape {shape}")
+    return shape
+
+
+def _check_memory(state: dict[str, Tensor], capacity: int, shape: tuple[int, ...], slots: int) -> None:
+    """The tensors are as large as the config says, so building the memory costs no more than the file did."""
+    count, offered = state["counts"].tolist()
+    if state["images"].shape != (capacity, *shape) or not 0 <= count <= capacity or offered < 0:
+        raise ValueError("its memory is not of the size it claims")
+    if state["slots"].shape != (capacity,) or state["tasks"].shape != (capacity,):
+        raise ValueError("its memory is not of the size it claims")
+    if count and not 0 <= int(state["slots"][:count].min()) <= int(state["slots"][:count].max()) < slots:
+        raise ValueError("its memory holds slots that do not exist")
+    if any(len(v) != capacity for k, v in state.items() if k.startswith("notes.")):
+        raise ValueError("its memory's notes are not of the size it claims")
+
+
+def _check_head(tensors: dict[str, Tensor], config: Config) -> None:
+    """A head is built only if the file holds parameters of its size."""
+    from . import heads
+
+    assert config.head and config.slots
+    widths = [t.shape[-1] for k, t in tensors.items() if k.startswith("learner.head.") and t.dim() == 2]
+    with torch.device("meta"):
+        head = heads.build(config.head, widths[0], config.slots, over=config.over, embedding=config.embedding)
+    for name, parameter in head.named_parameters():
+        if tensors[f"learner.head.{name}"].shape != parameter.shape:
+            raise ValueError(f"its head is no {config.head} of {config.slots} slots")

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from . import augment as augments
 from . import backbones, heads
 from .benchmarks import BENCHMARKS, Benchmark
@@ -69,11 +71,16 @@ class Config:
     gem_replay: bool = option(False, "gem trains on the memory as well, as the reference does, half and half")
 
     def __post_init__(self) -> None:
-        counts = {"batch": 2, "epochs": 1, "seed": 0, "slots": 1, "embedding": 1, "memory": 0, "importance_samples": 1}
+        counts = {"batch": 2, "epochs": 1, "seed": 0, "slots": 1, "embedding": 1, "memory": 0, "importance_samples": 1,
+                  "tasks": 1, "classes_per_task": 1}
         for name, least in counts.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise BadConfig(f"{name} is {value!r}; it must be a whole number, {least} or more.")
+        for name in ("lr", "validation", "strength", "margin", "empty", "distill_weight"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+                raise BadConfig(f"{name} is {value!r}; it must be a number.")
         if self.lr is not None and not (math.isfinite(self.lr) and self.lr > 0):
             raise BadConfig(f"lr is {self.lr}; a learning rate is a finite number above 0, 0.001 by default.")
         if not (math.isfinite(self.margin) and self.margin >= 0):
@@ -112,6 +119,8 @@ class Config:
             optimizer=self.optimizer or method.optimizer_name,
             lr=self.lr or method.lr,
             slots=self.slots or self._classes(benchmark),
+            over=None if self.over == heads.DEFAULT_OVER.get(self.head or method.head) else self.over,
+            **self._cut(benchmark),
             **self._defaults_of_options(method.options, benchmark),
         )
         full._check(benchmark)
@@ -128,6 +137,32 @@ class Config:
         if benchmark.kind == "permuted":
             return (self.tasks or benchmark.tasks) * benchmark.classes_per_task
         return benchmark.classes
+
+    def _cut(self, benchmark: Benchmark) -> dict[str, int | None]:
+        """`tasks` and `classes_per_task` in one form: None where it is the benchmark's own cut."""
+        if benchmark.kind == "permuted":
+            if self.classes_per_task not in (None, benchmark.classes_per_task):
+                raise BadConfig(
+                    f"classes_per_task is {self.classes_per_task}, but {benchmark.name} has all its "
+                    f"{benchmark.classes_per_task} classes in each task; set tasks instead."
+                )
+            if self.order == "shuffled":
+                raise BadConfig(f"order is 'shuffled', but each task of {benchmark.name} has all classes; leave it out.")
+            return {"classes_per_task": None, "tasks": None if self.tasks == benchmark.tasks else self.tasks}
+        size, classes = self.classes_per_task, benchmark.classes
+        if size is not None and size > classes:
+            raise BadConfig(f"classes_per_task is {size}; {benchmark.name} has {classes} classes, so 1 to {classes}.")
+        if self.tasks is not None:
+            possible = sorted({-(-classes // each) for each in range(1, classes + 1)})
+            if self.tasks not in possible:
+                raise BadConfig(
+                    f"tasks is {self.tasks}, but the {classes} classes of {benchmark.name} cut evenly, the last task "
+                    f"smaller if need be, give one of {', '.join(map(str, possible))}."
+                )
+            if size is not None and -(-classes // size) != self.tasks:
+                raise BadConfig(f"tasks is {self.tasks} but classes_per_task is {size}; leave one of them out.")
+            size = size or -(-classes // self.tasks)
+        return {"tasks": None, "classes_per_task": None if size == benchmark.classes_per_task else size}
 
     def phases(self) -> int:
         """How many times training stops to be measured: the tasks, or one if they are learned jointly."""
@@ -174,7 +209,7 @@ class Config:
         augments.get(self.vary)
         self._check_recipe()
         if self.policy not in POLICIES:
-            raise BadConfig(f"policy is {self.policy!r}; choose one of {', '.join(POLICIES)}.")
+            raise nearest("memory policy", self.policy, POLICIES)
         if self.order not in ORDERS:
             raise BadConfig(f"order is {self.order!r}; choose one of {', '.join(ORDERS)}.")
         if self.over not in (None, *heads.OVER):
@@ -193,6 +228,8 @@ class Config:
                 f"A polygon of {self.slots} slots puts neighbours {360 / self.slots:.2g} degrees apart in a plane, "
                 f"too near to tell; choose simplex, orthoplex or cube, or at most {MOST_POLYGON_SLOTS} slots."
             )
+        with torch.device("meta"):  # takes no memory, and the head refuses what it cannot be
+            heads.build(self.head, 1, self.slots, over=self.over, embedding=self.embedding)
 
     def _check_recipe(self) -> None:
         assert self.slots is not None
@@ -211,7 +248,8 @@ class Config:
     def to_json(self) -> dict[str, Any]:
         """What differs from the defaults: so a field added later does not change the hash of an older run."""
         default = {f.name: f.default for f in dataclasses.fields(self)}
-        return {k: v for k, v in dataclasses.asdict(self).items() if k == "benchmark" or v != default[k]}
+        changed = {k: v for k, v in dataclasses.asdict(self).items() if k == "benchmark" or v != default[k]}
+        return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in changed.items()}  # 600.0 is 600
 
     @property
     def hash(self) -> str:

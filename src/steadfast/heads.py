@@ -141,6 +141,7 @@ class TrainableHead(Head):
 
 Factory = Callable[..., Head]  # (in_features, slots, over | None, embedding | None) -> Head
 HEADS: Registry[Factory] = Registry("head", "steadfast.heads")
+DEFAULT_OVER: dict[str, str] = {}  # what each of our heads takes None for: the paper's reading
 
 
 def build(name: str, in_features: int, slots: int, *, over: str | None = None, embedding: int | None = None) -> Head:
@@ -159,6 +160,7 @@ def _fixed(name: str, polytope: Callable[[int], Polytope], line: str) -> None:
         return FixedHead(in_features, shape, over or "all")
 
     HEADS.register(name, line)(factory)
+    DEFAULT_OVER[name] = "all"
 
 
 def _trainable(name: str, default: str, line: str) -> None:
@@ -166,6 +168,7 @@ def _trainable(name: str, default: str, line: str) -> None:
         return TrainableHead(in_features, slots, over or default, embedding)
 
     HEADS.register(name, line)(factory)
+    DEFAULT_OVER[name] = default
 
 
 _fixed("simplex", Simplex, "fixed, K directions in K-1 dimensions, all equally far apart (the paper's method)")

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 from .benchmarks import BENCHMARKS
 from .config import Config
+from .methods import METHODS
 from .paper import Cell
 from .records import Record, protocol
 
-SCALED = ("epochs", "tasks", "classes_per_task", "importance_samples")  # what a quick sweep may change
 QUICK = "quick, scaled down"
-_PENALTIES = ("ewc", "online-ewc", "si", "mas")  # their strength is not stated for every benchmark
 
 
 @dataclass(frozen=True)
@@ -60,17 +59,14 @@ def _edition(records: list[Record], quick: bool) -> Edition:
 
 def cell_config(cell: Cell) -> Config:
     """The cell's configuration; where nobody states a strength, any will do (see `key`)."""
-    unstated = cell.row in _PENALTIES and cell.row not in BENCHMARKS[cell.benchmark].strength
-    return cell.config(strength=1.0) if unstated else cell.config()
+    return cell.config() if cell.stated else cell.config(strength=1.0)
 
 
 def key(config: Config, *, quick: bool = False) -> Config:
     """The protocol that a run counts under; for a quick run, the one that it is a scaled-down version of."""
     full = protocol(config)
     if quick:
-        own = full.slots == full._classes(BENCHMARKS[full.benchmark])
-        plain: dict[str, None] = dict.fromkeys(SCALED)
-        full = protocol(replace(full, **plain, slots=None if own else full.slots))  # type: ignore[arg-type]
-    if full.method in _PENALTIES and full.method not in BENCHMARKS[full.benchmark].strength:
+        full = protocol(replace(full, quick=False, epochs=None))
+    if "strength" in METHODS[full.method].options and full.method not in BENCHMARKS[full.benchmark].strength:
         full = replace(full, strength=None)
     return replace(full, seed=0)

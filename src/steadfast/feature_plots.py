@@ -66,8 +66,8 @@ def _reach(frame: dict[str, Any]) -> float:
 def caption(record: dict[str, Any]) -> str:
     return (
         f"Features of {record['dataset']}'s test set in two dimensions: {record['start']} classes, then "
-        f"{record['add']} more, one at a time. Dots: features; lines: the head's directions (grey: classes that have not come); "
-        "degrees: how far the classes known before turned in this step, on average."
+        f"{record['add']} more, one at a time. Dots: features; lines: the head's directions "
+        "(grey: classes that have not come); degrees: how far the classes known before turned in this step, on average."
     )
 
 

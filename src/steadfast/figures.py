@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ def evolution(edition: Edition) -> list[Picture]:
     entries = [Entry(cell, edition.of_cell(cell)) for cell in paper.cells("table1")]
     for benchmark in dict.fromkeys(entry.cell.benchmark for entry in entries):
         here = [entry for entry in entries if entry.cell.benchmark == benchmark and entry.runs]
-        memories = sorted({entry.cell.memory for entry in here if entry.cell.memory})
+        memories: Sequence[int | None] = sorted({entry.cell.memory for entry in here if entry.cell.memory})
         for memory in memories or [None] * bool(here):
             shown = [entry for entry in here if entry.cell.memory in (None, memory)]
             title = benchmark + (f", memory {memory}" if memory else "")

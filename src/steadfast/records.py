@@ -24,7 +24,11 @@ class Record:
     name: str  # its file, or its run folder
     config: Config  # resolved
     result: dict[str, Any]
-    quick: bool = False  # made by a scaled-down sweep; never mixed with full ones
+
+    @property
+    def quick(self) -> bool:
+        """Made by a scaled-down sweep; never mixed with full ones."""
+        return self.config.quick
 
     @property
     def seed(self) -> int:
@@ -84,7 +88,7 @@ def read(folder: Path) -> Records:
     What is broken, of another version or there twice is left out by name, with the reason."""
     if not folder.is_dir():
         raise BadConfig(f"There is no folder {folder}; name one with records or run folders in it.")
-    runs: dict[tuple[Config, bool], Record] = {}
+    runs: dict[Config, Record] = {}
     left_out: list[LeftOut] = []
     features: list[dict[str, Any]] = []
     for name, path in _candidates(folder):
@@ -97,7 +101,7 @@ def read(folder: Path) -> Records:
         except SteadfastError as error:
             left_out.append(LeftOut(name, str(error).replace(f"{path} ", "")))
             continue
-        first = runs.setdefault((protocol(record.config), record.quick), record)
+        first = runs.setdefault(protocol(record.config), record)
         if first is not record:
             same = record.result["accuracy_matrix"] == first.result["accuracy_matrix"]
             reason = "with the same accuracies" if same else "with other accuracies: see which one to trust"
@@ -140,12 +144,12 @@ def checked(name: str, result: dict[str, Any]) -> Record:
         raise BadFile(f"Its config cannot be read: {error}") from error
     if config.hash != result["hash"]:
         raise BadFile(f"Its hash is {result['hash']!r}, but its config has {config.hash}: one of them was altered.")
-    if result.get("quick") not in (None, True, False):
-        raise BadFile(f"quick is {result['quick']!r}; it is true, false or absent.")
+    if result.get("quick", False) is not config.quick:
+        raise BadFile(f"quick is {result.get('quick')!r}, but its config says {config.quick}: one of them was altered.")
     if config.validation:
         raise BadFile("Scored on validation samples, as a search does; only test accuracies can be compared.")
     _check_numbers(config, result)
-    return Record(name, config, result, bool(result.get("quick")))
+    return Record(name, config, result)
 
 
 def _check_version(result: dict[str, Any]) -> None:

@@ -110,17 +110,34 @@ def split(
     count = len(data.classes)
     if not 1 <= classes_per_task <= count:
         raise BadConfig(f"classes a task is {classes_per_task}; {data.name} has {count} classes: choose 1 to {count}.")
+    sizes = [len(slots) for slots in torch.arange(count).split(classes_per_task)]
+    return split_sizes(data, sizes, order=order, validation=validation, generator=generator, name=name)
+
+
+def split_sizes(
+    data: Dataset,
+    sizes: Sequence[int],
+    *,
+    order: str = "label",
+    validation: float = 0.0,
+    generator: torch.Generator,
+    name: str | None = None,
+) -> Stream:
+    """Tasks of as many classes as `sizes` says, in turn; classes beyond their sum never come."""
+    count = len(data.classes)
+    if not sizes or min(sizes) < 1 or sum(sizes) > count:
+        raise BadConfig(f"tasks of {list(sizes)} classes cannot be cut from the {count} classes of {data.name}.")
     arrival = class_order(count, order, generator)  # the label that takes slot 0, 1, ...
     slot_of = torch.empty(count, dtype=torch.long)
     slot_of[arrival] = torch.arange(count)
     train_slots, test_slots = slot_of[data.train_labels], slot_of[data.test_labels]
     tasks = []
-    for index, slots in enumerate(torch.arange(count).split(classes_per_task)):
+    for index, slots in enumerate(torch.arange(sum(sizes)).split(list(sizes))):
         train = _samples_of(data.train_images, train_slots, slots)
         held, train = _hold_back(train, validation, generator)
         test = _samples_of(data.test_images, test_slots, slots)
         tasks.append(Task(index, tuple(slots.tolist()), train, test, held))
-    labels = tuple(data.classes[label] for label in arrival.tolist())
+    labels = tuple(data.classes[label] for label in arrival[: sum(sizes)].tolist())
     return Stream(name or f"split-{data.name}", tuple(tasks), labels, data.mean, data.std)
 
 

@@ -138,7 +138,7 @@ class Config:
             return (self.tasks or benchmark.tasks) * benchmark.classes_per_task
         return benchmark.classes
 
-    def _cut(self, benchmark: Benchmark) -> dict[str, int | None]:
+    def _cut(self, benchmark: Benchmark) -> dict[str, Any]:
         """`tasks` and `classes_per_task` in one form: None where it is the benchmark's own cut."""
         if benchmark.kind == "permuted":
             if self.classes_per_task not in (None, benchmark.classes_per_task):
@@ -147,7 +147,7 @@ class Config:
                     f"{benchmark.classes_per_task} classes in each task; set tasks instead."
                 )
             if self.order == "shuffled":
-                raise BadConfig(f"order is 'shuffled', but each task of {benchmark.name} has all classes; leave it out.")
+                raise BadConfig(f"order is 'shuffled', but a task of {benchmark.name} has all classes; leave it out.")
             return {"classes_per_task": None, "tasks": None if self.tasks == benchmark.tasks else self.tasks}
         size, classes = self.classes_per_task, benchmark.classes
         if size is not None and size > classes:
@@ -289,7 +289,14 @@ class Config:
             raise BadConfig("This is not a run's configuration: it names no benchmark.")
         if unknown := sorted(values.keys() - known):
             raise BadConfig(f"Unknown configuration fields {unknown}: made by a newer steadfast? Upgrade to read it.")
-        return cls(**values)
+        for f in dataclasses.fields(cls):
+            kind, value = str(f.type), values.get(f.name, f.default)
+            if ("str" in kind and not isinstance(value, str | None)) or (kind == "bool" and not isinstance(value, bool)):
+                raise BadConfig(f"{f.name} is {value!r}; it must be {'a name' if 'str' in kind else 'true or false'}.")
+        try:
+            return cls(**values)
+        except (OverflowError, TypeError) as error:  # an integer of a thousand digits, say
+            raise BadConfig(f"This configuration holds a value that cannot be: {error}.") from error
 
 
 # The fields that only some methods listen to; each method names its own in `options`.

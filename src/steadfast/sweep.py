@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -14,11 +15,13 @@ import filelock
 from . import files
 from .benchmarks import BENCHMARKS
 from .config import Config
-from .engines import Engine, Handle, Job, failure_of
+from .engines import Engine, Handle, Job, failure_of, record_failure
 from .errors import BadFile
 from .experiment import RunFolder
+from .share import SMALL, Share, is_address
 
 POLL = 0.5  # seconds
+REFRESH = 15.0  # seconds between two looks at a share
 TRIES = 2  # a worker that was killed is tried once more
 
 # Seconds of one core for a full-protocol run, measured on a 2-core machine; only a first guess of the time left.
@@ -124,54 +127,75 @@ def sweep(
     device: str = "auto",
     threads: int = 1,
     retry_failed: bool = False,
+    share: Share | None = None,
     watch: Callable[[Sequence[Run]], None] = lambda runs: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Do what is missing, as many at once as the engine has places; returns when nothing is left to do."""
     waiting = [r for r in runs if r.state in ("missing", "partial") or (r.state == "failed" and retry_failed)]
     active: list[Run] = []
-    root = None if data_root is None else str(data_root)
+    root = None if data_root is None else str(Path(data_root).resolve())
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    probe = out / f".probe-{uuid.uuid4().hex}"
+    probe.touch()
+    looked = time.monotonic()
     try:
+        engine.check(out, "" if share else probe.name)
         while (waiting or active) and not stop():
             while waiting and len(active) < engine.places:
                 run = waiting.pop(0)
-                job = Job(run.config.to_json(), str(out), root, device, threads)
+                job = Job(
+                    run.config.to_json(), str(out), root, device, threads, name=run.folder.path.name,
+                    probe="" if share else probe.name, share=share.address if share else None,
+                )
                 run.handle, run.state, run.tries = engine.start(job), "running", run.tries + 1
                 active.append(run)
             for run in list(active):
                 if run.handle is not None and (ended := run.handle.ended()) is not None:
                     active.remove(run)
-                    _settle(run, ended)
+                    _settle(run, ended, share)
                     if run.state == "partial" and run.tries < TRIES:
                         waiting.append(run)
                     elif run.state == "partial":
                         run.state = "failed"
+                        record_failure(run.folder.path, run.note)
+            if share is not None and time.monotonic() - looked > REFRESH:
+                for run in active:
+                    share.pull(run.folder.path, SMALL)
+                looked = time.monotonic()
             watch(runs)
             time.sleep(POLL)
     finally:
         for run in active:
             if run.handle is not None:
                 run.handle.stop()
-                _settle(run, "stopped")
+                _settle(run, "stopped", share)
         watch(runs)
         engine.close()
+        probe.unlink(missing_ok=True)
 
 
-def _settle(run: Run, ended: str) -> None:
+def _settle(run: Run, ended: str, share: Share | None) -> None:
     """A worker has ended: look at what it left."""
+    if share is not None:
+        share.pull(run.folder.path, SMALL)
     run.handle, run.note, run.state = None, "", "missing"
     _look(run)
     if run.state in ("missing", "partial", "running"):  # it left no result and no failure: it was killed
         run.state, run.note = "partial", ended or "it ended without a result"
 
 
-def collect(runs: Iterable[Run], records: Path) -> list[Path]:
-    """Copy each finished run's result into a folder of records, from which the report is built."""
-    written = []
-    for run in runs:
-        if run.result is not None:
-            path = records / f"{run.config.name}.json"
-            if not path.exists() or path.read_bytes() != run.folder.result.read_bytes():
-                files.write_whole(path, run.folder.result.read_bytes())
-                written.append(path)
-    return written
+def collect(runs: Iterable[Run], records: Path | str) -> None:
+    """Copy each finished run's result into a folder of records, from which the report is built; or to an address."""
+    put({f"{run.config.name}.json": run.folder.result for run in runs if run.result is not None}, records)
+
+
+def put(named: Mapping[str, Path], records: Path | str) -> None:
+    """Copy files by name into a folder or to an address, those that are not there already."""
+    if is_address(str(records)):
+        return Share(str(records)).put(dict(named))
+    for name, source in named.items():
+        path, content = Path(records) / name, source.read_bytes()
+        if not path.exists() or path.read_bytes() != content:
+            files.write_whole(path, content)

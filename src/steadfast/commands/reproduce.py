@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.live import Live
 from rich.table import Table
 
-from .. import engines, paper, sweep
+from .. import engines, features, paper, performance, progress, sweep
 from ..config import Config
 from ..errors import BadConfig, nearest
+from ..share import SMALL, Share
 from ..signals import Stopping
+from ..training import Stopped
 from .options import DataOption, DeviceOption, OutOption, complaints, console
 
 WHAT = {
@@ -21,6 +24,7 @@ WHAT = {
     "table2": "pre-allocating 10 to 1000 classes, split-cifar10",
     "table3": "pre-allocating 100 to 1000 classes, split-cifar100",
     "fig-evolution": "accuracy after each task: the replay rows of Table 1",
+    "fig-features": "the 2-D features of a fixed polygon against a trainable head's",
     "questions": "the paper's open question: the fixed head or the negatives?",
     "all": "everything",
 }
@@ -55,20 +59,29 @@ def reproduce(
     threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads a run")] = 1,
     data: DataOption = None,
     out: OutOption = Path("runs"),
-    records: Annotated[Path | None, typer.Option("--records", help="also copy results here, for a report")] = None,
+    records: Annotated[
+        str | None, typer.Option("--records", help="also copy results here, for a report: a folder or s3://...")
+    ] = None,
     device: DeviceOption = "auto",
-    on: Annotated[str, typer.Option("--on", help="local, ray[:ADDRESS] or slurm")] = "local",
+    on: Annotated[str, typer.Option("--on", help="local, ray[:ADDRESS] or slurm[:partition=NAME,...]")] = "local",
     cpus: Annotated[float, typer.Option("--cpus", help="CPUs a run (ray, slurm)")] = 1,
-    gpus: Annotated[float, typer.Option("--gpus", help="GPUs a run, may be a fraction (ray, slurm)")] = 0,
+    gpus: Annotated[float, typer.Option("--gpus", help="GPUs a run (ray, slurm); a fraction on ray")] = 0,
+    share: Annotated[
+        str | None, typer.Option("--share", help="s3://bucket/runs, ...: where workers without a common --out meet")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="the same sweep scaled down, marked as such")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="run again what failed")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print each run's own command and how it stands")] = False,
+    start: Annotated[int, typer.Option("--start", min=1, help="fig-features: classes to begin with")] = 6,
+    add: Annotated[int, typer.Option("--add", min=0, help="fig-features: classes added one at a time")] = 3,
 ) -> None:
     """Make the paper's tables and figures: do what is missing, skip what is done, resume what was cut off.
 
     [dim]steadfast reproduce table1 --benchmark split-mnist --seeds 3[/]
     [dim]steadfast reproduce all --dry-run[/]
     """
+    if what == "fig-features":
+        return draw_features(out, records, start, add, data, device, threads, quick)
     chosen = [
         config
         for config in configs_of(what, seeds, quick)
@@ -78,6 +91,11 @@ def reproduce(
     ]
     if not chosen:
         raise BadConfig(f"Nothing of {what} matches --benchmark {benchmark} --method {method} --memory {memory}.")
+    shared = Share(share) if share else None
+    if shared is not None:
+        shared.check()
+        for config in chosen:
+            shared.pull(out / config.name, SMALL)
     runs = sweep.survey(chosen, out)
     if dry_run:
         for run in runs:
@@ -87,7 +105,7 @@ def reproduce(
     engine = engines.engine(on, places=jobs, cpus=cpus, gpus=gpus)
     with Stopping() as stopping, Live(console=console, refresh_per_second=2) as live:
         sweep.sweep(
-            runs, out, engine, data_root=data, device=device, threads=threads, retry_failed=retry_failed,
+            runs, out, engine, data_root=data, device=device, threads=threads, retry_failed=retry_failed, share=shared,
             watch=lambda runs: live.update(board(runs, engine.places)), stop=stopping.asked,
         )
     if records:
@@ -102,6 +120,27 @@ def reproduce(
     if any(run.state == "failed" for run in runs):
         complaints.print("Run them again with --retry-failed.")
         raise typer.Exit(1)
+
+
+def draw_features(
+    out: Path, records: str | None, start: int, add: int, data: Path | None, device: str, threads: int, quick: bool
+) -> None:
+    """Learn the 2-D features with both heads and draw them, a frame a step."""
+    torch.set_num_threads(threads)
+    performance.keep_freed_memory()
+    folder = out / "fig-features"
+    with Stopping() as stopping:
+        try:
+            with progress.live(console, 1 + add, 1, stopping.asked) as watcher:
+                features.feature_figure(
+                    folder, start=start, add=add, data_root=data, device=device, quick=quick, watcher=watcher
+                )
+        except Stopped:
+            complaints.print("Stopped; everything is saved. The same command goes on from here.")
+            raise typer.Exit(stopping.exit_code) from None
+    if records:
+        sweep.put({"features.json": folder / "features.json"}, records)
+    console.print(f"The figure is in [bold]{folder}[/]: features.png, .svg and .gif", highlight=False)
 
 
 def board(runs: Sequence[sweep.Run], places: int) -> Table:

@@ -291,8 +291,10 @@ class Config:
             raise BadConfig(f"Unknown configuration fields {unknown}: made by a newer steadfast? Upgrade to read it.")
         for f in dataclasses.fields(cls):
             kind, value = str(f.type), values.get(f.name, f.default)
-            if ("str" in kind and not isinstance(value, str | None)) or (kind == "bool" and not isinstance(value, bool)):
-                raise BadConfig(f"{f.name} is {value!r}; it must be {'a name' if 'str' in kind else 'true or false'}.")
+            if "str" in kind and not isinstance(value, str | None):
+                raise BadConfig(f"{f.name} is {value!r}; it must be a name.")
+            if kind == "bool" and not isinstance(value, bool):
+                raise BadConfig(f"{f.name} is {value!r}; it must be true or false.")
         try:
             return cls(**values)
         except (OverflowError, TypeError) as error:  # an integer of a thousand digits, say

@@ -33,6 +33,10 @@ class BadFile(SteadfastError):
     """A checkpoint, result or model file that is damaged, hostile or of an unknown version."""
 
 
+class CannotWrite(SteadfastError, OSError):
+    """A full disk, a read-only folder: what was there before is intact."""
+
+
 class RunLocked(SteadfastError):
     """Another process works on this run folder."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 import subprocess
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from .training import Trainer, Watcher
 
 Result = dict[str, Any]
 QUICK_SAMPLES = 1000  # a task, of a run that is marked quick
+PATIENCE = 0.5  # seconds to wait for a run's lock: a sweep that looks whether it is held holds it for an instant
+UNFIT = (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError)  # of a state that was not ours
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,29 @@ class RunFolder:
         return sorted(self.path.glob("checkpoint-*.safetensors"), reverse=True)
 
     def lock(self) -> filelock.AcquireReturnProxy:
-        """One process a run folder, for a `with`; the system frees the lock of a process that died."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        """One process a run folder, for a `with`; the system frees the lock of a process that died.
+
+        That of a machine that died on NFS is freed by the server: after its lease (version 4), or never (version 3).
+        Nobody can tell such a lock from a live one, so none is broken here: its holder is named, a human decides.
+        """
         try:
-            return filelock.FileLock(self.path / ".lock", timeout=0).acquire()
+            self.path.mkdir(parents=True, exist_ok=True)
+            held = filelock.FileLock(self.path / ".lock", timeout=PATIENCE).acquire()
+            (self.path / ".holder").write_text(f"process {os.getpid()} on {platform.node()}")
+            return held
         except filelock.Timeout:
             raise RunLocked(
-                f"Another process is working on {self.path}; wait for it, stop it, or choose another --out."
+                f"{self._holder()} is working on {self.path}; wait for it, stop it, or choose another --out. "
+                f"If that machine is gone for good, delete {self.path / '.lock'}."
             ) from None
+        except OSError as error:
+            raise files.cannot_write(self.path, error) from error
+
+    def _holder(self) -> str:
+        try:
+            return (self.path / ".holder").read_text(errors="replace").strip()[:200] or "Another process"
+        except OSError:
+            return "Another process"
 
     def clear(self) -> None:
         """Forget what was done here: the next run starts anew."""
@@ -68,8 +87,28 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def read_result(self) -> Result | None:
-        """The result, if the run is finished."""
-        return files.read_json(self.result) if self.result.exists() else None
+        """The result, if the run is finished; one that does not match its digest is refused."""
+        if not self.result.exists():
+            return None
+        result = files.read_record(self.result)
+        if not isinstance(result, dict):
+            raise BadFile(f"{self.result} holds no result.")
+        return result
+
+    def finished(self, config: Config) -> Result | None:
+        """As `read_result`; a damaged one is named and put aside, and made again from the last checkpoint."""
+        try:
+            result = self.read_result()
+        except BadFile as error:
+            warnings.warn(f"{error} Making it again from the last checkpoint, or anew.", stacklevel=3)
+            self.result.rename(self.result.with_suffix(".damaged"))
+            return None
+        if result is not None and result.get("hash") != config.hash:
+            raise BadFile(
+                f"{self.result} is the result of another run, {result.get('hash')!r}, not of {config.hash}: "
+                f"move it to where it belongs, or start anew with --fresh."
+            )
+        return result
 
 
 def run(
@@ -81,14 +120,17 @@ def run(
     threads: int | None = None,
     watcher: Watcher | None = None,
     resume: bool = True,
+    saved: Callable[[Path], None] | None = None,
 ) -> Result:
-    """Do this run, or finish it, or read its result if it is finished; always the same numbers."""
+    """Do this run, or finish it, or read its result if it is finished; always the same numbers.
+
+    `saved` is called with the run folder after every checkpoint."""
     config = config.resolved()
     folder = RunFolder(Path(out) / config.name)
     with folder.lock():
         if not resume:
             folder.clear()
-        if (done := folder.read_result()) is not None:
+        if (done := folder.finished(config)) is not None:
             return done
         performance.keep_freed_memory()
         if threads:
@@ -96,14 +138,14 @@ def run(
         place = choose_device(device)
         stream = make_stream(config, data_root)
         trainer = make_trainer(config, stream, place, watcher)
-        files.write_json(folder.config, config.to_json())
+        files.write_record(folder.config, config.to_json())
         files.write_json(folder.environment, environment(place))
         restore(trainer, folder)
-        trainer.save = lambda trainer: save(trainer, folder)
+        trainer.save = lambda trainer: save(trainer, folder, saved)
         trainer.run()
         result = summarise(config, stream, trainer, files.read_json(folder.environment))
         plots.run_pictures(result, folder.path)
-        files.write_json(folder.result, result)
+        files.write_record(folder.result, result)
         for path in folder.checkpoints()[1:]:
             path.unlink()
         return result
@@ -134,6 +176,9 @@ def make_stream(config: Config, data_root: Path | str | None = None) -> Stream:
         validation=config.validation,
     )
     stream = validated(stream) if config.validation else stream
+    for task in stream.tasks:
+        if not len(task.test):
+            raise BadConfig(f"Task {task.index + 1} of {stream.name} has no test samples: its accuracy is undefined.")
     return shortened(stream, QUICK_SAMPLES, randomness.generator(config.seed, "quick")) if config.quick else stream
 
 
@@ -173,9 +218,10 @@ def make_trainer(config: Config, stream: Stream, device: torch.device, watcher: 
     )
 
 
-def save(trainer: Trainer, folder: RunFolder) -> None:
+def save(trainer: Trainer, folder: RunFolder, saved: Callable[[Path], None] | None = None) -> None:
     """A checkpoint and the metrics so far; the last two checkpoints are kept."""
     tensors, plain = trainer.state()
+    plain["run"] = trainer.method.config.hash
     old = folder.checkpoints()
     number = int(old[0].stem.split("-")[1]) + 1 if old else 1
     files.write_tensors(folder.path / f"checkpoint-{number:06d}.safetensors", tensors, plain)
@@ -183,17 +229,32 @@ def save(trainer: Trainer, folder: RunFolder) -> None:
     files.write_whole(folder.metrics, lines.encode())
     for path in old[1:]:
         path.unlink()
+    if saved is not None:
+        saved(folder.path)
 
 
 def restore(trainer: Trainer, folder: RunFolder) -> bool:
-    """Take up the newest good checkpoint; a damaged one is named, put aside and passed over for the one before."""
+    """Take up the newest good checkpoint; a damaged one is named, put aside and passed over for the one before.
+
+    One that is whole but not of this run is refused: nothing is lost, and nothing is continued that is not it."""
     for path in folder.checkpoints():
         try:
-            trainer.load(*files.read_tensors(path))
-            return True
+            tensors, plain = files.read_tensors(path)
         except BadFile as error:
             warnings.warn(f"{error} Going on from the one before it, or anew.", stacklevel=2)
             path.rename(path.with_suffix(".damaged"))
+            continue
+        name = trainer.method.config.hash
+        if (owner := plain.pop("run", name)) != name:
+            raise BadFile(f"{path} belongs to the run {owner!r}, not to {name}: move it back, or use --fresh.")
+        try:
+            trainer.load(tensors, plain)
+        except UNFIT as error:
+            raise BadFile(
+                f"{path} does not fit this run, though it is whole ({type(error).__name__}: {str(error)[:200]}): "
+                f"made by another version of steadfast? Go on with that one, or start anew with --fresh."
+            ) from error
+        return True
     return False
 
 

@@ -13,28 +13,49 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from .errors import BadFile
+from .errors import BadFile, CannotWrite
 
 FORMAT = 1  # of tensor files; a newer one is refused
+LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write to a temporary name beside `path`, to the disk, then rename: no reader ever sees a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             part.unlink()
+        if isinstance(error, OSError):
+            raise cannot_write(path, error) from error
         raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name to the disk as well, before anything older is deleted; not every system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def cannot_write(path: Path, error: OSError) -> CannotWrite:
+    """What could not be written, why, and how to go on."""
+    return CannotWrite(
+        f"{path} cannot be written: {error.strerror or error}. What was saved before is intact; make room there, or "
+        f"make the folder writable, and give the same command to go on from it."
+    )
 
 
 def dumps(value: Any) -> str:
@@ -64,6 +85,33 @@ def read_json(path: Path) -> Any:
         raise BadFile(f"{path} cannot be read as JSON: {error}") from error
 
 
+def write_record(path: Path, value: Mapping[str, Any]) -> None:
+    """A JSON object that carries a digest of the rest of it."""
+    rest = plain(value)
+    write_json(path, {**rest, "digest": _json_digest(rest)})
+
+
+def read_record(path: Path) -> Any:
+    """What `write_record` wrote, without its digest; one that does not match is refused.
+
+    A file without a digest (written by hand, or before there were any) is read as it is."""
+    value = read_json(path)
+    if not isinstance(value, dict) or "digest" not in value:
+        return value
+    digest = value.pop("digest")
+    try:
+        good = digest == _json_digest(value)
+    except RecursionError as error:
+        raise BadFile(f"{path} cannot be read: it is nested too deep.") from error
+    if not good:
+        raise BadFile(f"{path} is damaged: its content does not match its digest.")
+    return value
+
+
+def _json_digest(value: Any) -> str:
+    return hashlib.sha256(dumps(value).encode()).hexdigest()
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Tensors and a JSON state in one safetensors file, with a digest over both."""
     packed = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
@@ -75,18 +123,37 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str,
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `write_tensors` wrote; anything truncated, altered or foreign is refused, nothing is executed."""
     try:
-        content = path.read_bytes()
+        content = _bounded(path)
         tensors = safetensors.torch.load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         metadata = header["__metadata__"]
         version, text, digest = metadata["format"], metadata["state"], metadata["digest"]
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadFile(f"{path} is not a steadfast tensor file, or it is damaged: {error}") from error
+    except Exception as error:  # a file can be wrong in any way, and all of them are the file's fault
+        raise BadFile(f"{path} is not a steadfast tensor file, or it is damaged: {_short(error)}") from error
     if version != str(FORMAT):
-        raise BadFile(f"{path} has format {version}, this steadfast reads format {FORMAT}: upgrade to read it.")
-    if digest != _digest(tensors, text):
+        raise BadFile(f"{path} has format {version[:20]}, this steadfast reads format {FORMAT}: upgrade to read it.")
+    try:
+        good, state = digest == _digest(tensors, text), json.loads(text)
+    except Exception as error:
+        raise BadFile(f"{path} is damaged: {_short(error)}") from error
+    if not good or not isinstance(state, dict):
         raise BadFile(f"{path} is damaged: its content does not match its digest.")
-    return tensors, json.loads(text)
+    return tensors, state
+
+
+def _bounded(path: Path) -> bytes:
+    """The file's bytes, if the length of its header can be true: before anything of that length is read."""
+    with open(path, "rb") as file:
+        start = file.read(8)
+        length, size = int.from_bytes(start, "little"), os.fstat(file.fileno()).st_size
+        if len(start) < 8 or length > min(size - 8, LARGEST_HEADER):
+            raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
+        file.seek(0)
+        return file.read(size)
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}"
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:

@@ -35,7 +35,7 @@ def live(console: Console, tasks: int, epochs: int, stop: Any) -> Iterator[Watch
             now = time.monotonic()
             if now - shown > REFRESH:
                 shown = now
-                bar.update(line, speed=f"{seen / (now - began):,.0f} new samples/s")
+                bar.update(line, speed=f"{seen / max(now - began, 1e-6):,.0f} new samples/s")
 
         def epoch(record: dict[str, Any]) -> None:
             done = (record["task"] - 1) * epochs + record["epoch"]

@@ -125,7 +125,7 @@ def _content(path: Path) -> dict[str, Any]:
         raise BadFile(f"Cannot be read: {error.strerror}.") from error
     if size > LARGEST:
         raise BadFile(f"It has {size:,} bytes; no record has more than {LARGEST:,}.")
-    content = files.read_json(path)
+    content = files.read_record(path)
     if not isinstance(content, dict):
         raise BadFile("Not a record: its JSON is not an object.")
     return content
@@ -195,13 +195,14 @@ def _check_matrix(config: Config, matrix: Any) -> None:
 
 
 def _number(value: Any, low: float, high: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and (
+    """A finite number from low to high; compared, not converted: JSON may hold integers of a thousand digits."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf and (
         low <= value <= high
     )
 
 
 def _near(value: Any, wanted: float) -> bool:
-    return _number(value, -math.inf, math.inf) and abs(value - wanted) <= NEAR
+    return _number(value, wanted - 1, wanted + 1) and abs(value - wanted) <= NEAR
 
 
 def checked_features(record: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Stopping:
-    """Within it, the first signal sets `asked`; the second one interrupts."""
+    """Within it, the first signal sets `asked`; a second Ctrl-C interrupts."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -24,9 +24,9 @@ class Stopping:
         return 128 + (self.signal or 0)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
+        if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.signal = number
+        self.signal = self.signal or number  # a SIGTERM after Ctrl-C: a sweep ends its workers so, and they are saving
 
     def __enter__(self) -> Stopping:
         if threading.current_thread() is threading.main_thread():  # only there can handlers be set

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .data import Dataset
-from .errors import BadConfig
+from .errors import BadConfig, BadData
 
 ORDERS = ("label", "shuffled")
 
@@ -127,6 +127,7 @@ def split_sizes(
     count = len(data.classes)
     if not sizes or min(sizes) < 1 or sum(sizes) > count:
         raise BadConfig(f"tasks of {list(sizes)} classes cannot be cut from the {count} classes of {data.name}.")
+    _check_labels(data)
     arrival = class_order(count, order, generator)  # the label that takes slot 0, 1, ...
     slot_of = torch.empty(count, dtype=torch.long)
     slot_of[arrival] = torch.arange(count)
@@ -148,6 +149,7 @@ def permuted(
     brings its own classes: label + classes * task."""
     if tasks < 1:
         raise BadConfig(f"tasks is {tasks}; a stream needs at least 1.")
+    _check_labels(data)
     count, pixels = len(data.classes), data.train_images.shape[2] * data.train_images.shape[3]
     every_train, every_test = torch.arange(len(data.train_images)), torch.arange(len(data.test_images))
     made = []
@@ -159,6 +161,15 @@ def permuted(
         made.append(Task(index, tuple(range(count * index, count * (index + 1))), train, test, held))
     labels = tuple(f"{label}@{index + 1}" for index in range(tasks) for label in data.classes)
     return Stream(name or f"permuted-{data.name}", tuple(made), labels, data.mean, data.std)
+
+
+def _check_labels(data: Dataset) -> None:
+    """A label beyond the classes would fail somewhere deep, and a negative one would pass for another class."""
+    for part, labels in (("training", data.train_labels), ("test", data.test_labels)):
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(data.classes):
+            wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
+            raise BadData(f"The {part} labels of {data.name} have {wrong}; {len(data.classes)} classes are 0 to "
+                          f"{len(data.classes) - 1}.")
 
 
 def class_order(count: int, order: str, generator: torch.Generator) -> Tensor:

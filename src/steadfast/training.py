@@ -48,6 +48,18 @@ class Position:
     directions: list[Tensor] = field(default_factory=list)  # after each task, (classes, dim) the head's
 
 
+def _check_slots(task: Task, stream: Stream) -> None:
+    """Before anything is learned: a sample of a slot that its task does not bring would be learned as another."""
+    for what, samples, known in (
+        ("training", task.train, set(task.slots)), ("test", task.test, set(range(len(stream.labels)))),
+    ):
+        if wrong := sorted(set(samples.slots.unique().tolist()) - known):
+            raise BadConfig(
+                f"Task {task.index + 1} of {stream.name} has {what} samples of slot {wrong[0]}; it brings the slots "
+                f"{sorted(task.slots)}, and the stream names {len(stream.labels)}."
+            )
+
+
 class Trainer:
     """Takes a learner through a stream. Its whole state is `state()`; `load()` puts it back."""
 
@@ -66,6 +78,7 @@ class Trainer:
         for task in stream.tasks:
             if not len(task.train):
                 raise BadConfig(f"Task {task.index + 1} of {stream.name} has no training samples; leave it out.")
+            _check_slots(task, stream)
         self.learner, self.method, self.stream = learner, method, stream
         self.tasks = stream.joined().tasks if method.joint else stream.tasks
         self.epochs, self.batch, self.generator = epochs, batch, generator

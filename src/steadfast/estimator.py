@@ -33,6 +33,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     memory : how many samples are remembered in all.
     recipe : how the remembered samples are used: "strong", or "paper" for the published method.
     policy : which samples are remembered: "class" (as many of each), "herding", "reservoir", "task".
+    distill : "features" holds the vectors of remembered samples where they were before each batch; "logits" likewise
+        their logits when stored; "none" lets them move. distill_weight : how strongly, by default 1 and 0.1.
     epochs : passes over each batch given; "auto" makes it about 150 updates, 5 to 100 passes.
     batch, lr, optimizer : of the updates; half of a batch is remembered samples.
     augment : "auto" (images: "shift"), "none", "shift", "crop-flip".
@@ -58,6 +60,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         *,
         recipe: str = "strong",
         policy: str = "class",
+        distill: str = "none",
+        distill_weight: float | None = None,
         epochs: int | str = "auto",
         batch: int = 128,
         lr: float = 0.001,
@@ -74,6 +78,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         self.memory = memory
         self.recipe = recipe
         self.policy = policy
+        self.distill = distill
+        self.distill_weight = distill_weight
         self.epochs = epochs
         self.batch = batch
         self.lr = lr
@@ -144,6 +150,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
             own.name, head=self.head, slots=self.slots, memory=kept, policy=self.policy, backbone=name,
             epochs=None if self.epochs == "auto" else int(self.epochs), batch=self.batch, optimizer=self.optimizer,
             lr=self.lr, seed=seed, augment=usual if self.augment == "auto" else self.augment, recipe=self.recipe,
+            distill=self.distill, distill_weight=self.distill_weight,
         ).resolved(own)
 
     def _held(self) -> int:

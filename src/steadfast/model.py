@@ -62,7 +62,8 @@ class Model:
         held, train = self._hold_back(slots)
         every = Samples(data, torch.arange(len(data)), slots).to(self.device)
         brings = tuple(slots.unique().tolist())
-        self.held.remember(Task(self.taught, brings, every.only(held), every.only(held[:0])), self._draws("held"))
+        if len(held):
+            self.held.remember(Task(self.taught, brings, every.only(held), every.only(held[:0])), self._draws("held"))
         known = Samples(self.held.images, torch.arange(len(self.held)), self.held.slots[: len(self.held)])
         task = Task(self.taught, brings, every.only(train), known.to(self.device))
         trainer = self.trainer((task,), len(train), watcher)

@@ -1,0 +1,367 @@
+"""IncrementalClassifier: classes as they come, on people's own data."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.base import clone
+from sklearn.datasets import load_digits, make_blobs
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import steadfast
+from steadfast import IncrementalClassifier
+from steadfast.errors import BadConfig, BadInput, LossNotFinite
+from steadfast.model import Model
+
+torch.set_num_threads(1)
+
+
+def small(**changes):
+    """Quick to train, with everything in it."""
+    return IncrementalClassifier(**{"slots": 12, "memory": 200, "epochs": 15, **changes})
+
+
+def blobs(classes, per_class=40, seed=0):
+    centres = np.random.RandomState(7).normal(scale=6, size=(12, 5))[list(classes)]
+    X, y = make_blobs(per_class * len(centres), centers=centres, random_state=seed)
+    return X, np.array(list(classes))[y]
+
+
+def fingerprint(clf):
+    """Everything that must not change when something is refused."""
+    model = clf.model_
+    tensors, plain = model.trainer().state()
+    parts = [tensors[name].numpy().tobytes() for name in sorted(tensors)]
+    held = [t.numpy().tobytes() for _, t in sorted(model.held.state().items())]
+    return parts, held, plain, copy.deepcopy(model.labels), model.taught, clf.classes_.tolist()
+
+
+@pytest.fixture(scope="module")
+def three():
+    """A model of three classes of vectors, with string labels."""
+    X, y = blobs([0, 1, 2])
+    return small().fit(X, np.array(["ant", "bee", "cat"])[y])
+
+
+# scikit-learn's contract.
+
+EXPECTED_FAILURES: dict[str, str] = {}
+
+
+@parametrize_with_checks(
+    [IncrementalClassifier(slots=8, memory=60, epochs=15, lr=0.01)],
+    expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
+)
+def test_it_keeps_scikit_learns_contract(estimator, check):
+    check(estimator)
+
+
+def test_it_clones_and_works_in_a_pipeline():
+    X, y = blobs([0, 1, 2])
+    pipeline = make_pipeline(StandardScaler(), small())
+    assert clone(pipeline).fit(X, y).score(X, y) > 0.95
+
+
+def test_a_network_of_ones_own_is_a_parameter_that_clones():
+    network = torch.nn.Sequential(torch.nn.Linear(5, 32), torch.nn.ReLU())
+    before = copy.deepcopy(network.state_dict())
+    X, y = blobs([0, 1])
+    clf = clone(small(backbone=network, epochs=30, lr=0.01)).fit(X, y)
+    small(backbone=network).fit(X, y)
+    assert clf.score(X, y) > 0.9
+    assert all(torch.equal(before[k], v) for k, v in network.state_dict().items()), "the user's network is not touched"
+
+
+def test_importing_the_package_imports_no_torch():
+    import subprocess
+    import sys
+
+    code = "import sys, steadfast; assert 'torch' not in sys.modules and 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert not hasattr(steadfast, "NoSuchThing")
+
+
+# Classes as they come.
+
+
+def test_classes_come_one_by_one_without_being_announced():
+    X, y = load_digits(return_X_y=True)
+    train, test, train_y, test_y = train_test_split(X, y, random_state=0)
+    clf = IncrementalClassifier(slots=10, memory=400, epochs=15)
+    for label in range(4):  # the first batch has one class
+        clf.partial_fit(train[train_y == label], train_y[train_y == label])
+        assert clf.classes_.tolist() == list(range(label + 1))
+    seen = test_y < 4
+    assert clf.score(test[seen], test_y[seen]) > 0.9
+    assert np.bincount(clf.predict(test[seen]), minlength=4).min() > 20, "no class is forgotten"
+
+
+def test_more_samples_of_old_classes_can_come_later(three):
+    clf = copy.deepcopy(three)
+    X, y = blobs([0, 1, 2, 3], per_class=30, seed=5)
+    names = np.array(["ant", "bee", "cat", "dog"])[y]
+    clf.partial_fit(X, names)
+    assert clf.score(X, names) > 0.95
+    memory = clf.model_.memory
+    counts = torch.bincount(memory.slots[: len(memory)], minlength=4)
+    assert len(memory) <= memory.capacity and counts.min() >= 20, "the old and the new share the memory"
+
+
+def test_labels_come_back_as_they_were_given():
+    X, y = blobs([0, 1])
+    for given in (y * 1000 - 5, np.array(["b", "a"])[y], np.array(["b", "a"], dtype=object)[y], y.astype(bool)):
+        found = small(epochs=2).fit(X, given).predict(X)
+        assert set(np.unique(found)) <= set(np.unique(given))
+        assert found.dtype.kind == np.array(sorted(set(given))).dtype.kind
+    assert small(epochs=1).fit(X, torch.tensor(y)).classes_.tolist() == [0, 1]
+
+
+def test_probabilities_are_in_the_order_of_the_classes(three):
+    X, _ = blobs([0, 1, 2], seed=3)
+    found = three.predict_proba(X)
+    assert found.shape == (len(X), 3) and np.allclose(found.sum(1), 1)
+    assert (three.classes_[found.argmax(1)] == three.predict(X)).all()
+
+
+def test_the_same_seed_gives_the_same_model_and_copies_go_on_alike():
+    X, y = blobs([0, 1])
+    a, b = small(epochs=3).partial_fit(X, y), small(epochs=3).partial_fit(X, y)
+    c = pickle.loads(pickle.dumps(a))
+    more, more_y = blobs([2], seed=1)
+    found = [m.partial_fit(more, more_y).predict_proba(X) for m in (a, b, c)]
+    assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+
+
+# Images.
+
+
+def pictures(count=12, size=16, seed=0, channels=3):
+    """Two classes that differ in where they are bright."""
+    draw = np.random.RandomState(seed)
+    y = np.arange(count) % 2
+    X = draw.randint(0, 80, (count, size, size, channels)).astype(np.uint8)
+    X[y == 1, : size // 2] += 150
+    X[y == 0, size // 2 :] += 150
+    return X, np.array(["low", "high"])[y]
+
+
+@pytest.fixture(scope="module")
+def seer():
+    return small(backbone="lenet", epochs=4, batch=16).fit(*pictures(60))
+
+
+def test_an_image_is_the_same_however_it_is_given(seer, tmp_path):
+    X, _ = pictures(4, seed=9)
+    files = [tmp_path / f"{i}.png" for i in range(4)]
+    for file, pixels in zip(files, X):
+        Image.fromarray(pixels).save(file)
+    expected = seer.embed(X)
+    given = {
+        "floats": X / 255,
+        "channels first": torch.tensor(X).permute(0, 3, 1, 2),
+        "a list of arrays": list(X),
+        "PIL": [Image.fromarray(x) for x in X],
+        "paths": files,
+        "strings": [str(f) for f in files],
+        "an array of strings": np.array([str(f) for f in files]),
+    }
+    for name, same in given.items():
+        assert np.array_equal(seer.embed(same), expected), name
+
+
+def test_sizes_may_mix_in_a_list_and_grey_among_colour_is_taken_as_grey_colour(seer):
+    X, _ = pictures(2, seed=3)
+    tall = Image.fromarray(X[0]).resize((32, 48))
+    grey = Image.fromarray(X[1][..., 0])
+    assert seer.embed([tall, grey, X[0], X[1][..., 0]]).shape == (4, 11)
+    assert np.array_equal(seer.embed([grey]), seer.embed(X[1:, :, :, :1]))
+    clf = small(backbone="lenet", epochs=1, image_size=8).fit([tall, grey], ["a", "b"])
+    assert clf.model_.learner.shape == (3, 8, 8)
+    mixed = small(backbone="lenet", epochs=1).fit([tall, grey], ["a", "b"])
+    assert mixed.model_.learner.shape == (3, 64, 64)
+
+
+def test_a_grey_model_refuses_colour_but_takes_grey_files():
+    X, y = pictures(8, channels=1)
+    clf = small(backbone="lenet", epochs=1).fit(X[..., 0], y)
+    assert clf.model_.learner.shape == (1, 16, 16)
+    assert len(clf.predict([Image.fromarray(X[0, ..., 0])])) == 1
+    with pytest.raises(BadInput, match="colour image"):
+        clf.predict(pictures(2)[0])
+
+
+# What is refused, and that nothing changes then.
+
+NAN = np.full((3, 16, 16, 3), np.nan)
+BAD_BATCHES = {
+    "NaN pixels": (NAN, ["low"] * 3, "NaN"),
+    "pixels out of range": (np.full((2, 16, 16, 3), 2.0), ["low"] * 2, "0 to 1"),
+    "another size": (np.zeros((2, 9, 9, 3), np.uint8), ["low"] * 2, "9 x 9"),
+    "vectors": (np.zeros((2, 5)), ["low"] * 2, "learned from images"),
+    "no images": (np.zeros((0, 16, 16, 3), np.uint8), [], "empty"),
+    "an empty list": ([], [], "."),
+    "five channels": (np.zeros((2, 16, 16, 5), np.uint8), ["low"] * 2, "c is 1 or 3"),
+    "an absent file": (["no/such/file.png"], ["low"], "cannot be read"),
+    "a single image": ("photo.png", ["low"], "give a list"),
+    "a list of who knows what": ([Image.new("RGB", (16, 16)), 3.5], ["low"] * 2, "Item 1"),
+    "too few labels": (np.zeros((3, 16, 16, 3), np.uint8), ["low"], "3 samples, but 1 labels"),
+    "mixed labels": (np.zeros((2, 16, 16, 3), np.uint8), ["low", 3], "mixed types"),
+    "labels of another kind": (np.zeros((2, 16, 16, 3), np.uint8), [1, 2], "the model's are strings"),
+    "no label": (np.zeros((2, 16, 16, 3), np.uint8), [None, None], "Unknown label type"),
+    "no labels": (np.zeros((2, 16, 16, 3), np.uint8), None, "requires y"),
+    "more labels than slots": (np.zeros((12, 16, 16, 3), np.uint8), [f"new {i}" for i in range(12)], "12 new labels"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BATCHES)
+def test_a_bad_batch_is_refused_and_changes_nothing(seer, name):
+    X, y, message = BAD_BATCHES[name]
+    before = fingerprint(seer)
+    with pytest.raises(ValueError, match=message):
+        seer.partial_fit(X, y)
+    assert fingerprint(seer) == before
+
+
+@pytest.mark.parametrize("name", BAD_BATCHES)
+def test_a_bad_first_batch_leaves_it_unfitted(name):
+    X, y, _ = BAD_BATCHES[name]
+    if name in ("another size", "vectors", "labels of another kind", "more labels than slots"):
+        pytest.skip("nothing wrong with it as a first batch")
+    clf = small(slots=8)
+    attributes = dict(vars(clf))
+    with pytest.raises(ValueError):
+        clf.partial_fit(X, y)
+    assert vars(clf) == attributes
+    with pytest.raises(NotFittedError):
+        clf.predict(np.zeros((1, 16, 16, 3), np.uint8))
+
+
+def test_an_error_in_the_middle_of_training_changes_nothing(three, monkeypatch):
+    from steadfast.methods.replay import Replay
+
+    before, steps, real = fingerprint(three), iter(range(100)), Replay.observe
+
+    def breaks(self, images, slots):
+        if next(steps) == 5:
+            raise KeyboardInterrupt
+        return real(self, images, slots)
+
+    monkeypatch.setattr(Replay, "observe", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        three.partial_fit(blobs([3])[0], ["dog"] * 40)
+    assert fingerprint(three) == before
+
+
+def test_a_loss_that_explodes_is_an_error_that_names_the_rate(three):
+    clf = copy.deepcopy(three)
+    before = fingerprint(clf)
+    clf.model_.method.optimizer.param_groups[0]["lr"] = 1e30
+    with pytest.raises(LossNotFinite, match="as it was before"):
+        clf.partial_fit(blobs([3])[0], ["dog"] * 40)
+    assert fingerprint(clf) == before
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"head": "simplx"}, "Did you mean 'simplex'"),
+        ({"backbone": "lenett"}, "Did you mean"),
+        ({"recipe": "weak"}, "recipe"),
+        ({"policy": "none"}, "policy"),
+        ({"epochs": "many"}, "auto"),
+        ({"epochs": 0}, "epochs"),
+        ({"slots": 0}, "slots"),
+        ({"lr": -1}, "lr"),
+        ({"held_back": 1.5}, "held_back"),
+        ({"augment": "shift"}, "for images"),
+        ({"backbone": "lenet"}, "mlp"),
+        ({"memory": 2, "held_back": 0}, "memory of 2"),
+        ({"device": "gpu9"}, "device"),
+    ],
+)
+def test_wrong_parameters_are_named(changes, message):
+    with pytest.raises((BadConfig, BadInput, KeyError), match=message):
+        small(**changes).fit(*blobs([0, 1, 2]))
+
+
+# Forgetting, on purpose.
+
+
+def test_forgetting_a_label_frees_its_slot_and_its_memory(three):
+    clf = copy.deepcopy(three)
+    slot = clf.model_.labels.slots["bee"]
+    clf.forget("bee")
+    assert clf.classes_.tolist() == ["ant", "cat"]
+    for memory in (clf.model_.memory, clf.model_.held):
+        assert slot not in memory.slots[: len(memory)].tolist() and len(memory) > 0
+    X, _ = blobs([0, 1, 2], seed=2)
+    assert "bee" not in clf.predict(X)
+    with pytest.raises(BadInput, match="no label 'bee'"):
+        clf.forget("bee")
+    clf.partial_fit(blobs([4])[0], ["eel"] * 40)
+    assert clf.model_.labels.slots["eel"] == 3, "a slot that was never used comes first"
+    assert three.classes_.tolist() == ["ant", "bee", "cat"], "the copy was forgotten from, not the original"
+
+
+def test_a_full_model_takes_a_forgotten_slot_again():
+    X, y = blobs([0, 1])
+    clf = small(slots=2, epochs=3).fit(X, y)
+    with pytest.raises(BadInput, match="0 free slots of 2"):
+        clf.partial_fit(blobs([2])[0], [2] * 40)
+    clf.forget(0).partial_fit(blobs([2])[0], [2] * 40)
+    assert clf.model_.labels.slots == {1: 1, 2: 0}
+    clf.forget(1).forget(2)
+    with pytest.raises(BadConfig, match="forgotten"):
+        clf.predict(X)
+
+
+# None of these.
+
+
+def test_samples_of_no_class_are_more_novel_and_can_be_rejected():
+    X, y = blobs(range(4), per_class=100)
+    clf = small(epochs=20, memory=400).fit(X, y)
+    known, _ = blobs(range(4), seed=8)
+    strange, _ = blobs([7, 8], seed=8)
+    assert np.median(clf.novelty(strange)) > np.median(clf.novelty(known))
+    found = clf.predict(known, reject=0.1)
+    refused = np.mean([label is None for label in found])
+    assert refused < 0.25 and found.dtype == object
+    assert np.mean([label is None for label in clf.predict(strange, reject=0.1)]) > refused
+
+
+def test_rejecting_needs_something_to_calibrate_on(three):
+    with pytest.raises(BadConfig, match="reject is 2"):
+        three.predict(blobs([0])[0], reject=2)
+    bare = small(held_back=0, epochs=1).fit(*blobs([0, 1]))
+    with pytest.raises(BadInput, match="too few"):
+        bare.predict(blobs([0])[0], reject=0.05)
+
+
+# Held-back samples.
+
+
+def test_held_back_samples_are_never_trained_on(monkeypatch):
+    from steadfast.methods.base import Method
+
+    seen, real = [], Method.observe
+    monkeypatch.setattr(Method, "observe", lambda self, x, s: (seen.append(x.clone()), real(self, x, s))[1])
+    clf = small(epochs=2)
+    for label in (0, 1):
+        clf.partial_fit(*blobs([label], seed=label))
+    held = clf.model_.held
+    trained = {row.tobytes() for batch in seen for row in batch.numpy()}
+    assert len(held) == 8
+    assert not trained & {row.tobytes() for row in held.images[: len(held)].numpy()}
+    assert len(trained) == 72
+
+
+def test_the_model_is_the_copy_it_was_trained_as(three):
+    assert isinstance(three.model_, Model) and three.model_.history[-1]["classes"] == ["ant", "bee", "cat"]

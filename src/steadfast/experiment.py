@@ -81,6 +81,11 @@ class RunFolder:
         except OSError:
             return "Another process"
 
+    def tidy(self) -> None:
+        """Delete what a killed process had half written."""
+        for path in self.path.glob(".*.part"):
+            path.unlink(missing_ok=True)
+
     def clear(self) -> None:
         """Forget what was done here: the next run starts anew."""
         for path in (self.result, *self.checkpoints()):
@@ -128,6 +133,7 @@ def run(
     config = config.resolved()
     folder = RunFolder(Path(out) / config.name)
     with folder.lock():
+        folder.tidy()
         if not resume:
             folder.clear()
         if (done := folder.finished(config)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+
+from . import files
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; one colour a method, everywhere.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#000000")
@@ -86,6 +89,8 @@ def _title(result: dict[str, Any], summary: str) -> str:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    figure.savefig(path)
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:])
     plt.close(figure)
+    files.write_whole(path, content.getvalue())
     return path

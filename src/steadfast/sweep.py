@@ -49,7 +49,7 @@ class Run:
         if self.state == "done":
             return 1.0
         try:
-            lines = self.folder.metrics.read_text().splitlines()
+            lines = self.folder.metrics.read_text(errors="replace").splitlines()
         except OSError:
             return 0.0
         epochs = sum('"epoch"' in line for line in lines)

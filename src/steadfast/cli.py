@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from . import __version__
-from .commands import lists, report, reproduce, run
+from .commands import lists, models, report, reproduce, run
 from .commands.options import complaints, console
 from .errors import SteadfastError
 
@@ -26,6 +26,10 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
+app.command("learn")(models.learn)
+app.command("predict")(models.predict)
+app.command("embed")(models.embed)
+app.command("inspect")(models.inspect)
 app.command("benchmarks")(lists.benchmarks)
 app.command("heads")(lists.list_heads)
 app.command("methods")(lists.methods)

@@ -33,8 +33,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     memory : how many samples are remembered in all.
     recipe : how the remembered samples are used: "strong", or "paper" for the published method.
     policy : which samples are remembered: "class" (as many of each), "herding", "reservoir", "task".
-    distill : "features" holds the vectors of remembered samples where they were before each batch; "logits" likewise
-        their logits when stored; "none" lets them move. distill_weight : how strongly, by default 1 and 0.1.
+    distill : "features" holds the vectors of remembered samples where they were before each batch, so that an index
+        of them stays good; "logits" likewise their logits when stored; "none" lets them move.
+    distill_weight : how strongly; by default 1 for features and 0.1 for logits.
     epochs : passes over each batch given; "auto" makes it about 150 updates, 5 to 100 passes.
     batch, lr, optimizer : of the updates; half of a batch is remembered samples.
     augment : "auto" (images: "shift"), "none", "shift", "crop-flip".
@@ -60,7 +61,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         *,
         recipe: str = "strong",
         policy: str = "class",
-        distill: str = "none",
+        distill: str = "features",
         distill_weight: float | None = None,
         epochs: int | str = "auto",
         batch: int = 128,

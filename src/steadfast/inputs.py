@@ -106,23 +106,32 @@ def _stack(pictures: Sequence[Image.Image], shape: Shape | None, size: int | tup
         raise BadInput("The batch is empty: give at least one image.")
     shape = shape or _first_shape(pictures, size)
     channels, height, width = shape
-    batch = np.empty((len(pictures), height, width, channels), dtype=np.uint8)
+    batch = np.empty((len(pictures), channels, height, width), dtype=np.uint8)
     for at, picture in enumerate(pictures):
-        if picture.size != (width, height):
-            picture = ImageOps.fit(picture, (width, height), Image.Resampling.BICUBIC)
-        pixels = np.asarray(picture)
-        batch[at] = _fit_channels(pixels[..., None] if pixels.ndim == 2 else pixels, channels)
-    return torch.from_numpy(batch.transpose(0, 3, 1, 2).copy())
+        batch[at] = fit(picture, shape)
+    return torch.from_numpy(batch)
+
+
+def fit(picture: Image.Image, shape: Shape) -> np.ndarray:
+    """A picture of any size as (channels, height, width) of this shape: scaled to cover it, cropped in the middle."""
+    channels, height, width = shape
+    if picture.size != (width, height):
+        picture = ImageOps.fit(picture, (width, height), Image.Resampling.BICUBIC)
+    pixels = np.asarray(picture)
+    return _fit_channels(pixels[..., None] if pixels.ndim == 2 else pixels, channels).transpose(2, 0, 1)
 
 
 def _first_shape(pictures: Sequence[Image.Image], size: int | tuple[int, int] | None) -> Shape:
     channels = 3 if any(picture.mode == "RGB" for picture in pictures) else 1
+    return (channels, *first_size({picture.size for picture in pictures}, size))
+
+
+def first_size(sizes: set[tuple[int, int]], size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """The (height, width) of a new model: as asked for, or of images that are all of one (width, height), or USUAL."""
     if size is not None:
-        return (channels, *_pair(size))
-    (width, height), *others = {picture.size for picture in pictures}
-    if others or max(width, height) > LARGEST:
-        return channels, USUAL, USUAL
-    return channels, height, width
+        return _pair(size)
+    (width, height), *others = sizes
+    return (USUAL, USUAL) if others or max(width, height) > LARGEST else (height, width)
 
 
 def _upright(picture: Image.Image) -> Image.Image:

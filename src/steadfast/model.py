@@ -84,10 +84,7 @@ class Model:
 
     def trainer(self, tasks: tuple[Task, ...] = (), size: int = 0, watcher: Watcher | None = None) -> Trainer:
         """The loop of a run, over these tasks; without any it is what saves and loads."""
-        epochs = self.epochs
-        if epochs is None:
-            steps = -(-size // self.method.fresh(self.config.batch)) or 1
-            epochs = min(max(-(-UPDATES // steps), FEWEST_EPOCHS), MOST_EPOCHS)
+        epochs = self.epochs or automatic_epochs(size, self.config.batch, first=not len(self.memory))
         names = tuple(str(slot) for slot in range(self.labels.used))
         return Trainer(
             self.learner, self.method, Stream("own data", tasks, names, (), ()), epochs=epochs,
@@ -164,6 +161,12 @@ class Model:
                 f"A memory of {room} training samples cannot hold {classes} classes: start a model with more memory, "
                 f"or with none (memory=0), or forget some labels."
             )
+
+
+def automatic_epochs(size: int, batch: int, *, first: bool) -> int:
+    """As many passes over `size` new samples as make UPDATES; but for the first batch, half of each update is new."""
+    steps = max(1, -(-size // (batch if first else batch - batch // 2)))
+    return min(max(-(-UPDATES // steps), FEWEST_EPOCHS), MOST_EPOCHS)
 
 
 def begin(

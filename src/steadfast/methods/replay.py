@@ -85,7 +85,7 @@ class Replay(Method):
         if self.config.insert == "after":
             self.memory.remember(task, self.generator, self.learner.embed_frozen)
             self.annotate(self.memory.of_task(task.index))
-        self.recalled = None
+        self.recalled = self.before = None
 
     def annotate(self, rows: Tensor) -> None:
         """Note with these samples, which have just come into the memory, their logits."""

@@ -1,0 +1,249 @@
+"""For people's own folders of images: learn, predict, embed, inspect."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import filelock
+import numpy as np
+import torch
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .. import files, folders
+from ..errors import BadConfig, BadInput, RunLocked
+from ..signals import Stopping
+from ..training import Stopped, Watcher
+from .options import DeviceOption, ThreadsOption, complaints, console
+
+if TYPE_CHECKING:
+    from ..estimator import IncrementalClassifier
+
+ModelArgument = Annotated[Path, typer.Argument(help="the model's folder", show_default=False)]
+ImagesArgument = Annotated[list[Path], typer.Argument(help="images, or folders of them", show_default=False)]
+
+
+def learn(
+    photos: Annotated[list[Path], typer.Argument(help="folders whose subfolders are the classes", show_default=False)],
+    model: Annotated[Path, typer.Option("--model", help="the model's folder: made, or added to", show_default=False)],
+    again: Annotated[bool, typer.Option("--again", help="learn more of classes that the model knows already")] = False,
+    backbone: Annotated[str | None, typer.Option("--backbone", help="the network  (default: resnet20)")] = None,
+    head: Annotated[str | None, typer.Option("--head", help="the classifier  (default: simplex)")] = None,
+    slots: Annotated[int | None, typer.Option("--slots", help="classes there is room for  (default: 1000)")] = None,
+    memory: Annotated[int | None, typer.Option("--memory", help="images to remember  (default: 2000)")] = None,
+    size: Annotated[int | None, typer.Option("--size", help="pixels a side  (default: theirs, or 64)")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="passes over the images  (default: enough)")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="all randomness comes from this  (default: 0)")] = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+) -> None:
+    """Learn the classes of a folder of images; again with more folders, and they are added.
+
+    [dim]steadfast learn photos/ --model m/[/]          [dim]photos/cat/*.jpg, photos/dog/*.jpg, ...[/]
+    [dim]steadfast learn more-photos/ --model m/[/]     [dim]new classes are added, known ones are left alone[/]
+    """
+    asked = {"backbone": backbone, "head": head, "slots": slots, "memory": memory, "image_size": size,
+             "epochs": epochs, "random_state": seed}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    _use_threads(threads)
+    with _locked(model), Stopping() as stopping:
+        clf = _open_or_new(model, asked, device)
+        found = folders.classes(photos)
+        known = set() if again else {*found} & {*map(str, getattr(clf, "classes_", []))}
+        if known:
+            names = ", ".join(sorted(known))
+            console.print(f"Known already, left alone (--again learns more of them): {names}", markup=False)
+        wanted = [(name, path) for name, paths in found.items() if name not in known for path in paths]
+        if not wanted:
+            raise typer.Exit
+        images = _read([path for _, path in wanted], _shape(clf), size)
+        label_of = {path: name for name, path in wanted}
+        labels = [label_of[path] for path in images.paths]
+        if not labels:
+            raise BadInput("None of the images can be read; nothing was learned.")
+        if lost := sorted({name for name, _ in wanted} - {*labels}):
+            complaints.print(f"No image of these classes could be read: {', '.join(lost)}", markup=False)
+        try:
+            with _learning(clf, len(labels), stopping) as watcher:
+                clf.partial_fit(images.data, np.array(labels), watcher=watcher)
+        except Stopped:
+            complaints.print(f"Stopped; the model in {model} is as it was.", markup=False)
+            raise typer.Exit(stopping.exit_code) from None
+        clf.save(model)
+    learned = f"Learned {len(labels)} images of {len({*labels})} classes; {len(clf.classes_)} classes in {model}."
+    console.print(learned, markup=False)
+    if (accuracy := clf.model_.history[-1]["accuracy"]) is not None:
+        console.print(f"On {len(clf.model_.held)} held-back images of all classes: {accuracy:.1f} % right.")
+    console.print(clf.stability_.answer, markup=False)
+
+
+def predict(
+    model: ModelArgument,
+    images: ImagesArgument,
+    json: Annotated[bool, typer.Option("--json", help="one line of JSON an image")] = False,
+    reject: Annotated[float | None, typer.Option("--reject", help='"none of these", wrongly for this share')] = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+) -> None:
+    """Say what is in the images.
+
+    [dim]steadfast predict m/ photo.jpg another.jpg[/]
+    [dim]steadfast predict m/ inbox/ --json --reject 0.05[/]
+    """
+    clf, found = _load_and_read(model, images, device, threads)
+    labels, chances = clf.predict(found.data, reject=reject), clf.predict_proba(found.data)
+    novelty = clf.novelty(found.data)
+    if json:
+        for path, label, row, new in zip(found.paths, labels, chances, novelty):
+            best = sorted(zip(row.tolist(), clf.classes_.tolist()), reverse=True)[:3]
+            line = {
+                "path": str(path), "label": label if label is None else clf.classes_.dtype.type(label).item(),
+                "probability": best[0][0], "novelty": float(new), "best": [[name, chance] for chance, name in best],
+            }
+            typer.echo(files.dumps(line))
+        return
+    table = Table("image", "class", "probability", "novelty")
+    for path, label, row, new in zip(found.paths, labels, chances, novelty):
+        name = "[dim]none of these[/]" if label is None else escape(str(label))
+        table.add_row(escape(str(path)), name, f"{100 * row.max():.1f} %", f"{new:.2g}")
+    console.print(table)
+
+
+def embed(
+    model: ModelArgument,
+    images: ImagesArgument,
+    output: Annotated[Path, typer.Option("-o", "--output", help="where the vectors go, as .npy")] = Path("vectors.npy"),
+    unit: Annotated[bool, typer.Option("--unit", help="of length one")] = False,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+) -> None:
+    """Write the images' vectors to a .npy file, and their paths, in the same order, to .ids.json beside it."""
+    import io
+
+    clf, found = _load_and_read(model, images, device, threads)
+    vectors = clf.embed(found.data, unit=unit)
+    content = io.BytesIO()
+    np.save(content, vectors, allow_pickle=False)
+    ids = output.with_suffix(".ids.json")
+    files.write_whole(output, content.getvalue())
+    files.write_json(ids, [str(path) for path in found.paths])
+    written = f"{len(vectors)} vectors of {vectors.shape[1]} numbers in {output}, their paths in {ids}."
+    console.print(written, markup=False)
+
+
+def inspect(
+    model: ModelArgument,
+    picture: Annotated[Path | None, typer.Option("--picture", help="where it goes  (default: model.png in it)")] = None,
+) -> None:
+    """Show a model: its classes, slots, memory, how stable each class has been; and draw that."""
+    from ..estimator import IncrementalClassifier
+    from ..model_plots import draw
+
+    clf = IncrementalClassifier.load(model, device="cpu")
+    inner, report = clf.model_, {c.label: c for c in clf.stability_.classes}
+    table = Table("class", "slot", "remembered", "held back", "moved since learned", "recall", "if rebuilt")
+    counts = [torch.bincount(m.slots[: len(m)], minlength=clf.slots).tolist() for m in (inner.memory, inner.held)]
+    for label in clf.classes_.tolist():
+        slot, row = inner.labels.slots[label], report.get(label)
+        cells = [row.moved_since_learned, row.recall, row.recall_refreshed] if row else [None] * 3
+        units = (("°", 1), (" %", 100), (" %", 100))
+        shown = ["-" if v is None else f"{scale * v:.1f}{unit}" for v, (unit, scale) in zip(cells, units)]
+        table.add_row(escape(str(label)), str(slot), str(counts[0][slot]), str(counts[1][slot]), *shown)
+    console.print(table)
+    megabytes = (inner.memory.bytes + inner.held.bytes) / 1e6
+    parameters = sum(p.numel() for p in inner.learner.parameters())
+    shape = " x ".join(map(str, inner.learner.shape))
+    console.print(
+        f"{len(clf.classes_)} classes, {inner.labels.free} of {inner.labels.capacity} slots left; "
+        f"{len(inner.memory)} of {inner.memory.capacity} samples remembered, {len(inner.held)} held back "
+        f"({megabytes:.1f} MB); {inner.config.backbone} for {shape} inputs, {parameters:,} parameters; "
+        f"learned in {inner.taught} batches.",
+        markup=False,
+    )
+    console.print(clf.stability_.answer, markup=False)
+    console.print(f"Drawn in {draw(inner.history, clf.stability_, picture or model / 'model.png')}.", markup=False)
+
+
+def _open_or_new(model: Path, asked: dict[str, Any], device: str) -> IncrementalClassifier:
+    from ..estimator import IncrementalClassifier
+    from ..model_files import NAME
+
+    if not (model / NAME).exists():
+        return IncrementalClassifier(**asked, device=device)
+    if asked:
+        names = ", ".join(asked)
+        raise BadConfig(f"{names} cannot change: there is a model in {model} already. Leave them out of the command.")
+    return IncrementalClassifier.load(model, device=device)
+
+
+def _load_and_read(
+    model: Path, images: list[Path], device: str, threads: int | None
+) -> tuple[IncrementalClassifier, folders.Images]:
+    from ..estimator import IncrementalClassifier
+
+    _use_threads(threads)
+    clf = IncrementalClassifier.load(model, device=device)
+    found = _read(folders.files(images), _shape(clf))
+    if not found.paths:
+        raise BadInput("None of these could be read as an image.")
+    return clf, found
+
+
+def _read(paths: list[Path], shape: tuple[int, ...] | None, size: int | None = None) -> folders.Images:
+    """With a bar; what cannot be read is listed."""
+    with _bar("images") as bar:
+        line = bar.add_task("reading", total=len(paths))
+        found = folders.read(paths, shape, size, lambda: bar.advance(line))
+    for _, why in found.bad[:20]:
+        complaints.print(f"[yellow]left out:[/] {escape(why)}", highlight=False)
+    if len(found.bad) > 20:
+        complaints.print(f"[yellow]left out:[/] and {len(found.bad) - 20} more")
+    return found
+
+
+@contextmanager
+def _learning(clf: IncrementalClassifier, size: int, stopping: Stopping) -> Iterator[Watcher]:
+    from ..model import automatic_epochs
+
+    first = not hasattr(clf, "model_")
+    epochs = automatic_epochs(size, clf.batch, first=first) if clf.epochs == "auto" else int(clf.epochs)
+    with _bar("epochs") as bar:
+        line = bar.add_task("learning", total=epochs)
+        yield Watcher(epoch=lambda record: bar.update(line, completed=record["epoch"]), stop=stopping.asked)
+
+
+def _bar(unit: str) -> Progress:
+    """On stderr, so that what is printed can be piped."""
+    return Progress(
+        TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
+        TimeRemainingColumn(), console=complaints,
+    )
+
+
+def _shape(clf: IncrementalClassifier) -> tuple[int, ...] | None:
+    shape = clf.model_.learner.shape if hasattr(clf, "model_") else None
+    if shape is not None and len(shape) != 3:
+        raise BadInput(f"This model learned from vectors of {shape[0]} numbers, not from images.")
+    return shape
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time adds to a model."""
+    os.makedirs(folder, exist_ok=True)
+    try:
+        with filelock.FileLock(folder / ".lock", timeout=0):
+            yield
+    except filelock.Timeout:
+        raise RunLocked(f"Another process is adding to {folder}; wait for it, or stop it.") from None
+
+
+def _use_threads(threads: int | None) -> None:
+    if threads:
+        torch.set_num_threads(threads)

@@ -1,0 +1,203 @@
+"""Where a sweep's runs happen: processes of this machine, a Ray cluster, or Slurm. We use engines, we write none.
+
+An engine starts `work` somewhere and says when it has ended. Everything else, results, progress, failures,
+goes through the run folders, which every worker must be able to see (or have a `share` to copy them through).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .. import __version__, files
+from ..errors import BadConfig, RunLocked
+from ..share import Share
+
+if TYPE_CHECKING:
+    from ..signals import Stopping
+
+PATIENCE = 120.0  # seconds that a worker waits for the lock of one that was killed and may still be dying
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to do, as plain values that travel to any worker."""
+
+    config: dict[str, Any]
+    out: str
+    data_root: str | None
+    device: str
+    threads: int
+    version: str = __version__
+    name: str = ""  # of the run folder in `out`
+    probe: str = ""  # a file in `out` that this sweep has put there: a worker that does not see it is elsewhere
+    share: str | None = None  # an fsspec address that the run folders are copied from and to
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.out) / self.name
+
+
+def work(job: Job) -> None:
+    """Do one run in this process; a failure is written down in the run folder and raised again."""
+    from ..signals import Stopping
+    from ..training import Stopped
+
+    if job.probe and not (Path(job.out) / job.probe).exists():
+        raise BadConfig(unseen(job.out, "This worker"))
+    failure, share = job.folder / "failure.json", Share(job.share) if job.share else None
+    with Stopping() as stopping:
+        try:
+            if job.version != __version__:
+                raise BadConfig(other_version(__version__, job.version, "This worker"))
+            _run(job, stopping, share)
+            failure.unlink(missing_ok=True)
+        except (Stopped, RunLocked):  # no failure of the run
+            raise
+        except Exception as error:
+            record_failure(job.folder, f"{type(error).__name__}: {error}", traceback.format_exc())
+            raise
+        finally:
+            if share is not None and job.folder.exists():
+                share.push(job.folder)
+
+
+def _run(job: Job, stopping: Stopping, share: Share | None) -> None:
+    """The run itself; waits a while where another process holds it."""
+    from .. import experiment
+    from ..config import Config
+    from ..training import Watcher
+
+    if share is not None:
+        share.pull(job.folder)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            experiment.run(
+                Config.from_json(job.config), job.out, data_root=job.data_root, device=job.device,
+                threads=job.threads, watcher=Watcher(stop=stopping.asked), saved=share.push if share else None,
+            )
+            return
+        except RunLocked:
+            if time.monotonic() > deadline or stopping.asked():
+                raise
+            time.sleep(1)
+
+
+class Handle(Protocol):
+    """A job that was started."""
+
+    def ended(self) -> str | None:
+        """None while it goes on; then "" if it ended well, or what went wrong."""
+
+    def stop(self) -> None:
+        """Ask it to save and end."""
+
+
+class Engine(Protocol):
+    """Starts jobs; `places` is how many at once."""
+
+    @property
+    def places(self) -> int: ...
+
+    def check(self, out: Path, probe: str) -> None:
+        """Before the first job: raise BadConfig if the workers have another steadfast or cannot see `out`."""
+
+    def start(self, job: Job) -> Handle: ...
+
+    def close(self) -> None: ...
+
+
+class Local:
+    """One process a run, each with its own threads: two runs of one thread beat one run of two."""
+
+    def __init__(self, places: int | None = None) -> None:
+        self.places = places or len(os.sched_getaffinity(0))
+
+    def check(self, out: Path, probe: str) -> None:
+        pass
+
+    def start(self, job: Job) -> Handle:
+        return _Process(job)
+
+    def close(self) -> None:
+        pass
+
+
+class _Process:
+    def __init__(self, job: Job) -> None:
+        # A fresh interpreter: a fork would inherit torch's threads in whatever state they are.
+        self.process = multiprocessing.get_context("spawn").Process(target=_silent_work, args=(job,))
+        self.process.start()
+
+    def ended(self) -> str | None:
+        code = self.process.exitcode
+        if code is None:
+            return None
+        return "" if code == 0 else f"its process ended with {'signal ' + str(-code) if code < 0 else f'code {code}'}"
+
+    def stop(self) -> None:
+        if self.process.is_alive():
+            self.process.terminate()
+            self.process.join(60)
+
+
+def _silent_work(job: Job) -> None:
+    """As `work`; the traceback is in the run folder, not on the terminal."""
+    try:
+        work(job)
+    except Exception:
+        os._exit(1)
+
+
+def record_failure(folder: Path, error: str, trace: str = "") -> None:
+    """Write down what went wrong, where the next sweep finds it."""
+    files.write_json(folder / "failure.json", {"error": error, "traceback": trace})
+
+
+def failure_of(folder: Path) -> str | None:
+    """What went wrong in a run folder, if something did."""
+    try:
+        return str(json.loads((folder / "failure.json").read_text())["error"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def unseen(out: str | Path, who: str) -> str:
+    """The complaint about a folder that is not shared."""
+    return (
+        f"{who} does not see {out}: give --out a folder that all machines share (NFS, Lustre, ...), "
+        f"or --share an address such as s3://bucket/runs."
+    )
+
+
+def other_version(theirs: str, ours: str, who: str) -> str:
+    """The complaint about a worker with another steadfast."""
+    return f"{who} has steadfast {theirs}, the sweep {ours}: install the same on all machines."
+
+
+def engine(name: str, *, places: int | None = None, cpus: float = 1, gpus: float = 0) -> Engine:
+    """`local`, `ray`, `ray:ADDRESS`, `slurm` or `slurm:partition=gpu,time=120`."""
+    if not (math.isfinite(cpus) and cpus > 0 and math.isfinite(gpus) and gpus >= 0):
+        raise BadConfig(f"A run needs CPUs above 0 and GPUs of 0 or more, not --cpus {cpus} --gpus {gpus}.")
+    kind, _, rest = name.partition(":")
+    if name == "local":
+        if gpus:
+            raise BadConfig("--gpus places runs on GPUs, which local does not: leave it out, or use --on ray.")
+        return Local(places)
+    if kind == "ray":
+        from .on_ray import Ray
+
+        return Ray(rest or None, places=places, cpus=cpus, gpus=gpus)
+    if kind == "slurm":
+        from .on_slurm import Slurm
+
+        return Slurm(rest, places=places, cpus=cpus, gpus=gpus)
+    raise BadConfig(f"There is no engine called {name!r}; choose local, ray, ray:ADDRESS or slurm.")

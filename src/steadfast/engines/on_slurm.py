@@ -1,0 +1,113 @@
+"""A sweep on Slurm, through submitit: a batch job a run, queued, requeued and cancelled by Slurm."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadConfig
+from . import Handle, Job, work
+
+QUEUED = 256  # jobs submitted at once, unless told otherwise; how many of them run is Slurm's to say
+HOURS = 24  # a job's time limit; what takes longer is requeued and resumes
+REQUEUES = 20
+
+
+class Slurm:
+    """`settings` are sbatch's own, such as "partition=gpu,account=lab,time=120"; SBATCH_PARTITION and such work too."""
+
+    def __init__(
+        self, settings: str = "", *, places: int | None = None, cpus: float = 1, gpus: float = 0,
+        cluster: str = "slurm",
+    ) -> None:
+        try:
+            import submitit
+        except ImportError as error:
+            raise BadConfig(
+                "--on slurm needs submitit, which is not installed: pip install 'steadfast[slurm]'"
+            ) from error
+        if gpus != int(gpus):
+            raise BadConfig(
+                f"--gpus {gpus:g}: Slurm gives whole GPUs. Where yours shares them by shards use "
+                f"--on slurm:gres=shard:1 without --gpus; or start Ray in an allocation and use --on ray."
+            )
+        self.submitit, self.cluster = submitit, cluster
+        self.places = places or QUEUED
+        self.cpus, self.gpus, self.settings = math.ceil(cpus), int(gpus), _settings(settings)
+        self.executor: Any = None
+
+    def check(self, out: Path, probe: str) -> None:
+        """There is an sbatch here; what the nodes see, each job looks at when it starts."""
+        try:
+            options = {} if self.cluster == "local" else {"slurm_max_num_timeout": REQUEUES}
+            self.executor = self.submitit.AutoExecutor(folder=out / ".slurm", cluster=self.cluster, **options)
+        except RuntimeError as error:
+            raise BadConfig(
+                f"There is no Slurm here ({error}); run this on a login node, where sbatch works."
+            ) from error
+        self.executor.update_parameters(
+            name="steadfast", timeout_min=HOURS * 60, cpus_per_task=self.cpus, gpus_per_node=self.gpus, nodes=1,
+            tasks_per_node=1, slurm_additional_parameters=self.settings,
+        )
+
+    def start(self, job: Job) -> Handle:
+        return _Batch(self.executor.submit(Work(), job), job)
+
+    def close(self) -> None:
+        pass
+
+
+class Work:
+    """`work`, in the form that submitit can queue again when a job is preempted or out of time."""
+
+    def __call__(self, job: Job) -> None:
+        from ..training import Stopped
+
+        try:
+            work(job)
+        except Stopped:
+            return
+
+    def checkpoint(self, job: Job) -> Any:
+        """The run's own checkpoint is in its folder; at most an epoch is done again, to the same bits."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(Work(), job)
+
+
+class _Batch:
+    """A submitted job. Its pickled result is never read: the run folder tells."""
+
+    def __init__(self, submitted: Any, job: Job) -> None:
+        self.submitted, self.job = submitted, job
+
+    def ended(self) -> str | None:
+        if not self.submitted.done():
+            return None
+        if (self.job.folder / "result.json").exists():
+            return ""
+        log = self.submitted.paths.stderr
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        told = f"the Slurm job {self.submitted.job_id} ended as {self.submitted.state}"
+        if lines:
+            return f"{told}: {lines[-1]} (more in {log})"
+        return (
+            f"{told} and left no log {log}: do the nodes see this folder? "
+            f"Give --out one that all machines share (NFS, Lustre, ...)."
+        )
+
+    def stop(self) -> None:
+        """scancel: Slurm sends SIGTERM, on which the run saves."""
+        self.submitted.cancel(check=False)
+
+
+def _settings(text: str) -> dict[str, str]:
+    found = {}
+    for word in filter(None, text.split(",")):
+        name, equals, value = word.partition("=")
+        if not equals or not re.fullmatch(r"[a-z][a-z-]*", name) or not re.fullmatch(r"[\w.:/@%+-]+", value):
+            raise BadConfig(f"{word!r} is no setting of sbatch; write them like --on slurm:partition=gpu,time=120.")
+        found[name] = value
+    return found

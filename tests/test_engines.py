@@ -1,0 +1,308 @@
+"""A sweep gives the same runs wherever they happen, and loses none when something dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from steadfast import __version__, engines, experiment, files, sweep
+from steadfast.config import Config
+from steadfast.engines import Job, Local, engine, failure_of, work
+from steadfast.errors import BadConfig, RunLocked
+from steadfast.share import SMALL, Share
+from steadfast.training import Stopped
+
+SMALL_RUN: dict[str, Any] = {"backbone": "mlp", "epochs": 1, "quick": True}
+
+
+def config(seed: int = 0, **changes: Any) -> Config:
+    return Config("split-digits", **{**SMALL_RUN, "seed": seed, **changes}).resolved()
+
+
+def outcome(run: sweep.Run) -> dict[str, Any]:
+    """What a run leaves that must not depend on where it ran."""
+    assert run.result is not None, f"{run.config.name}: {run.state}, {run.note}"
+    tensors, _ = files.read_tensors(run.folder.checkpoints()[0])
+    return {"accuracy_matrix": run.result["accuracy_matrix"], "drift": run.result["drift"], **tensors}
+
+
+def assert_same(one: sweep.Run, other: sweep.Run) -> None:
+    """Equal accuracies and, to the last bit, equal weights, optimizer, memory and generator."""
+    a, b = outcome(one), outcome(other)
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        same = torch.equal(value, b[name]) if isinstance(value, torch.Tensor) else value == b[name]
+        assert same, f"{one.config.name}: {name} differs"
+
+
+def swept(configs: Sequence[Config], out: Path, on: engines.Engine, **options: Any) -> list[sweep.Run]:
+    runs = sweep.survey(configs, out)
+    sweep.sweep(runs, out, on, device="cpu", **options)
+    return runs
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, sweep.Run]:
+    """Three seeds in this very process: what every engine has to arrive at."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    for seed in range(3):
+        experiment.run(config(seed), out, device="cpu", threads=1)
+    return {run.config.seed: run for run in sweep.survey([config(seed) for seed in range(3)], out)}
+
+
+# The local pool.
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_tried_again_and_ends_with_the_same_bits(
+    tmp_path: Path, undisturbed: dict[int, sweep.Run]
+) -> None:
+    runs = sweep.survey([config(0)], tmp_path)
+    killed: list[int] = []
+
+    def kill_in_the_middle(runs: Sequence[sweep.Run]) -> None:
+        process = getattr(runs[0].handle, "process", None)
+        if not killed and process is not None and runs[0].folder.checkpoints():
+            os.kill(process.pid, signal.SIGKILL)
+            killed.append(process.pid)
+
+    old, sweep.POLL = sweep.POLL, 0.01
+    try:
+        sweep.sweep(runs, tmp_path, Local(1), device="cpu", watch=kill_in_the_middle)
+    finally:
+        sweep.POLL = old
+    assert killed and runs[0].tries == 2
+    assert_same(runs[0], undisturbed[0])
+
+
+@pytest.mark.slow
+def test_a_failing_run_is_recorded_and_does_not_stop_the_rest(
+    tmp_path: Path, undisturbed: dict[int, sweep.Run]
+) -> None:
+    bad = config(0, lr=1e30)  # the loss is not finite after the first epoch
+    failing, good = swept([bad, config(1)], tmp_path, Local(2))
+    assert failing.state == "failed" and "LossNotFinite" in failing.note
+    record = json.loads((failing.folder.path / "failure.json").read_text())
+    assert "Traceback" in record["traceback"] and "LossNotFinite" in record["error"]
+    assert_same(good, undisturbed[1])
+    # It is left alone, until it is asked for; what caused it being gone, it is done.
+    (again,) = swept([bad], tmp_path, Local(1))
+    assert again.state == "failed" and again.tries == 0
+    files.write_json(failing.folder.path / "failure.json", {"error": "of a machine that is mended"})
+    (retried,) = swept([bad], tmp_path, Local(1), retry_failed=True)
+    assert retried.tries == 1 and "LossNotFinite" in retried.note
+
+
+def test_a_success_takes_the_old_failure_away(tmp_path: Path, undisturbed: dict[int, sweep.Run]) -> None:
+    job = make_job(config(0), tmp_path)
+    engines.record_failure(job.folder, "a full disk")
+    assert failure_of(job.folder) == "a full disk"
+    work(job)
+    assert failure_of(job.folder) is None
+    assert_same(sweep.survey([config(0)], tmp_path)[0], undisturbed[0])
+
+
+# What is refused, at once and with the remedy.
+
+
+def make_job(config: Config, out: Path, **changes: Any) -> Job:
+    return Job(**{**dict(config=config.to_json(), out=str(out), data_root=None, device="cpu", threads=1,
+                         name=config.name), **changes})
+
+
+def test_a_worker_with_another_version_says_so(tmp_path: Path) -> None:
+    job = make_job(config(), tmp_path, version="0.0.1")
+    with pytest.raises(BadConfig, match=f"steadfast {__version__}, the sweep 0.0.1: install the same"):
+        work(job)
+    assert "install the same" in str(failure_of(job.folder))
+
+
+def test_a_worker_that_does_not_see_the_folder_says_so_and_makes_none(tmp_path: Path) -> None:
+    job = make_job(config(), tmp_path / "elsewhere", probe=".probe-1")
+    with pytest.raises(BadConfig, match=r"does not see .*elsewhere: give --out a folder that all machines share"):
+        work(job)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_held_run_names_its_holder_and_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "PATIENCE", 0.0)
+    job = make_job(config(), tmp_path)
+    with experiment.RunFolder(job.folder).lock(), pytest.raises(RunLocked, match=f"process {os.getpid()} on .*delete"):
+        work(job)
+    assert failure_of(job.folder) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("moon", {}, "choose local, ray, ray:ADDRESS or slurm"),
+        ("local", {"gpus": 0.5}, "--on ray"),
+        ("local", {"cpus": 0}, "CPUs above 0"),
+        ("local", {"gpus": float("nan")}, "GPUs of 0 or more"),
+    ],
+)
+def test_wrong_engines_are_refused(name: str, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadConfig, match=told):
+        engine(name, **options)
+
+
+@pytest.mark.parametrize(("name", "module", "extra"), [("ray", "ray", "ray"), ("slurm", "submitit", "slurm")])
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    name: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(BadConfig, match=rf"pip install 'steadfast\[{extra}\]'"):
+        engine(name)
+
+
+# A share: machines without a common folder.
+
+
+def test_a_run_goes_on_elsewhere_through_a_share(tmp_path: Path, undisturbed: dict[int, sweep.Run]) -> None:
+    there = f"file://{tmp_path / 'there'}"
+    Share(there).check()
+    job = make_job(config(0), tmp_path / "first", share=there)
+    stop_after = iter([False] * 15 + [True] * 10)  # a few tasks, then it is stopped
+    real = experiment.run
+
+    def cut_short(*args: Any, watcher: Any, **kwargs: Any) -> Any:
+        watcher.stop = lambda: next(stop_after)
+        return real(*args, watcher=watcher, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(experiment, "run", cut_short)
+        work(job)
+    assert list((tmp_path / "there" / job.name).glob("checkpoint-*"))
+    work(make_job(config(0), tmp_path / "second", share=there))
+    Share(there).pull(tmp_path / "driver" / job.name, SMALL)
+    (run,) = sweep.survey([config(0)], tmp_path / "driver")
+    assert run.state == "done"
+    assert_same(sweep.survey([config(0)], tmp_path / "second")[0], undisturbed[0])
+
+
+def test_records_go_to_an_address(tmp_path: Path, undisturbed: dict[int, sweep.Run]) -> None:
+    sweep.collect(undisturbed.values(), f"file://{tmp_path / 'records'}")
+    names = {path.name for path in (tmp_path / "records").iterdir()}
+    assert names == {f"{run.config.name}.json" for run in undisturbed.values()}
+
+
+def test_an_address_without_a_driver_or_a_writer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="cannot be used"):
+        Share("nosuch://bucket/runs")
+    (tmp_path / "file").touch()
+    with pytest.raises(BadConfig, match="cannot be written"):
+        Share(f"file://{tmp_path / 'file' / 'runs'}").check()
+
+
+# Slurm.
+
+
+@pytest.mark.slow
+def test_submitit_does_the_same_runs(tmp_path: Path, undisturbed: dict[int, sweep.Run]) -> None:
+    pytest.importorskip("submitit", reason="the extra slurm is not installed")
+    from steadfast.engines.on_slurm import Slurm
+
+    good, failing = swept([config(0), config(0, lr=1e30)], tmp_path, Slurm(cluster="local"))
+    assert_same(good, undisturbed[0])
+    assert failing.state == "failed" and "LossNotFinite" in failing.note
+
+
+def test_the_batch_script_asks_slurm_for_what_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit", reason="the extra slurm is not installed")
+    for name, line in {"srun": "true", "sbatch": "echo Submitted batch job 7", "sacct": "true"}.items():
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{line}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    slurm = engine("slurm:partition=gpu,account=lab,time=120", cpus=1.5, gpus=1)
+    slurm.check(tmp_path, "")
+    slurm.start(make_job(config(), tmp_path))
+    script = tmp_path / ".slurm" / "7_submission.sh"
+    lines = script.read_text().splitlines()
+    wanted = ["partition=gpu", "account=lab", "time=120", "cpus-per-task=2", "gpus-per-node=1", "ntasks-per-node=1"]
+    for line in wanted:
+        assert f"#SBATCH --{line}" in lines, "\n".join(lines)
+    assert sum(line.startswith("#SBATCH --time") for line in lines) == 1
+    assert any(line.startswith("srun ") and "submitit.core._submit" in line for line in lines)
+
+
+def test_what_slurm_cannot_do_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit", reason="the extra slurm is not installed")
+    with pytest.raises(BadConfig, match="whole GPUs"):
+        engine("slurm", gpus=0.25)
+    with pytest.raises(BadConfig, match="no setting of sbatch"):
+        engine("slurm:partition=gpu\n#SBATCH --exclusive")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BadConfig, match="no Slurm here"):
+        engine("slurm").check(tmp_path, "")
+
+
+# Ray.
+
+
+def test_no_cluster_at_the_address_is_said_at_once() -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    began = time.monotonic()
+    with pytest.raises(BadConfig, match=r"no Ray cluster at 127\.0\.0\.1:1"):
+        engine("ray:127.0.0.1:1")
+    with pytest.raises(BadConfig, match="no address of a Ray cluster"):
+        engine("ray:somewhere")
+    assert time.monotonic() - began < 30
+
+
+@pytest.fixture
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
+    """A real cluster on loopback: (cluster, the node that may die)."""
+    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # stay on 127.0.0.1
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    from ray.cluster_utils import Cluster
+
+    quick_to_notice = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
+                       "health_check_failure_threshold": 3}
+    common = {"include_dashboard": False, "object_store_memory": 80_000_000}
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": quick_to_notice, **common}
+    )
+    mortal = cluster.add_node(num_cpus=1, **common)
+    try:
+        yield cluster, mortal
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_ray_finishes_every_run_to_the_same_bits_though_a_node_dies(
+    tmp_path: Path, two_nodes: tuple[Any, Any], undisturbed: dict[int, sweep.Run]
+) -> None:
+    cluster, mortal = two_nodes
+    on = engine(f"ray:{cluster.address}", cpus=1)
+    assert on.places == 2
+    killed: list[str] = []
+    longer = [config(seed, epochs=10) for seed in range(2)]
+
+    def kill_in_the_middle(runs: Sequence[sweep.Run]) -> None:
+        if not killed and all(run.folder.checkpoints() for run in runs[:2]):
+            killed.append(mortal.unique_id)
+            cluster.remove_node(mortal, allow_graceful=False)
+
+    runs = sweep.survey([*longer, config(2), config(0, lr=1e30)], tmp_path)
+    sweep.sweep(runs, tmp_path, on, device="cpu", watch=kill_in_the_middle)
+    assert killed
+    assert [run.state for run in runs] == ["done", "done", "done", "failed"]
+    assert "LossNotFinite" in runs[3].note
+    local = tmp_path / "local"
+    for run, same in zip(runs[:2], swept(longer, local, Local(2))):
+        assert_same(run, same)
+    assert_same(runs[2], undisturbed[2])

@@ -1,0 +1,178 @@
+"""A configuration decides a run's numbers; its hash names the run, however it was typed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+import pytest
+
+from steadfast import paper
+from steadfast.benchmarks import BENCHMARKS
+from steadfast.config import Config
+from steadfast.errors import BadConfig, SteadfastError, UnknownName
+
+# Published results are stored under these names. If one of them changes, every stored run of it is lost:
+# let a new field default to what was done before, and leave `to_json` and the defaults as they are.
+PINNED = {
+    "split-mnist-replay-simplex-m100-s0-c1fd440a6ba9": Config("split-mnist", memory=100),
+    "split-mnist-replay-expanding-m100-s0-96b7fe52f01d": Config("split-mnist", memory=100, head="expanding"),
+    "split-mnist-replay-simplex-m1100-s0-dc2a852346dd": Config("split-mnist"),
+    "permuted-mnist-replay-expanding-m100-s3-3066d248ade1": Config(
+        "permuted-mnist", memory=100, head="expanding", seed=3
+    ),
+    "split-mnist-ewc-expanding-s0-ae38d9be50f5": Config("split-mnist", method="ewc"),
+    "split-mnist-finetune-expanding-s0-c804a3404c2c": Config("split-mnist", method="finetune"),
+    "split-digits-replay-simplex-m50-s0-a744946e5d02": Config("split-digits"),
+}
+
+
+@pytest.mark.parametrize(("name", "config"), PINNED.items(), ids=PINNED)
+def test_runs_keep_the_names_that_results_are_stored_under(name: str, config: Config) -> None:
+    assert config.name == name
+    assert config.resolved().name == name
+
+
+@pytest.mark.parametrize("name", list(BENCHMARKS))
+def test_what_is_left_out_is_the_benchmarks(name: str) -> None:
+    benchmark, full = BENCHMARKS[name], Config(name).resolved()
+    assert (full.backbone, full.epochs, full.memory) == (benchmark.backbone, benchmark.epochs, benchmark.memory)
+    assert (full.slots, full.augment) == (benchmark.classes, benchmark.augment)
+    assert (full.method, full.head, full.optimizer, full.lr) == ("replay", "simplex", "adam", 0.001)
+    assert full.phases() == benchmark.tasks
+    assert full.resolved() == full
+
+
+def test_what_is_left_out_is_the_methods() -> None:
+    gem = Config("split-mnist", method="gem").resolved()
+    assert (gem.optimizer, gem.lr) == ("sgd", 0.01)
+    assert Config("split-mnist", method="finetune").resolved().head == "expanding"
+    assert Config("split-mnist", method="finetune").resolved().memory is None
+    assert Config("permuted-mnist", method="ewc").resolved().strength == 10
+    assert Config("permuted-mnist", tasks=3).resolved().slots == 30
+    assert Config("split-mnist", quick=True).resolved().epochs == 1
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        {"head": "simplex", "epochs": 5, "memory": 1100, "lr": 0.001, "optimizer": "adam", "slots": 10},
+        {"over": "all"},
+        {"tasks": 5},
+        {"classes_per_task": 2},
+        {"tasks": 5, "classes_per_task": 2},
+        {"backbone": "lenet", "augment": "none", "batch": 128},
+    ],
+    ids=str,
+)
+def test_a_default_spelled_out_names_the_same_run(spelled: dict[str, Any]) -> None:
+    assert Config("split-mnist", **spelled).hash == Config("split-mnist").hash
+
+
+def test_equal_numbers_name_the_same_run() -> None:
+    assert Config("split-mnist", method="ewc", strength=600.0).hash == Config("split-mnist", method="ewc").hash
+    assert Config("split-mnist", lr=1.0).hash == Config("split-mnist", lr=1).hash
+    assert Config("split-mnist", head="expanding", over="seen").hash == Config("split-mnist", head="expanding").hash
+    assert Config("split-digits", tasks=4).hash == Config("split-digits", classes_per_task=3).hash
+
+
+def test_different_runs_have_different_names() -> None:
+    configs = [
+        Config("split-mnist"), Config("split-mnist", seed=1), Config("split-mnist", memory=100),
+        Config("split-mnist", over="seen"), Config("split-mnist", head="expanding"), Config("split-mnist", lr=0.01),
+        Config("split-mnist", head="preallocated"), Config("split-mnist", tasks=2), Config("split-mnist", slots=20),
+        Config("split-mnist", quick=True), Config("split-fashion-mnist"),
+    ]
+    assert len({config.hash for config in configs}) == len(configs)
+
+
+# What cannot be: the value must be named, and so must a way out.
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
+    ({"slots": 5}, r"5 slots.*10 classes.*raise slots"),
+    ({"memory": 5}, r"memory of 5.*10 classes.*at least 10, or 0"),
+    ({"head": "polygon", "slots": 1000}, r"polygon of 1000.*simplex.*100"),
+    ({"head": "cube", "slots": 2**65}, r"2\*\*64.*36893488147419103232"),
+    ({"embedding": 4}, r"embedding is 4.*9 dimensions.*leave"),
+    ({"tasks": 6}, r"tasks is 6.*1, 2, 3, 4, 5, 10"),
+    ({"tasks": 0}, r"tasks is 0.*1 or more"),
+    ({"classes_per_task": 11}, r"classes_per_task is 11.*1 to 10"),
+    ({"classes_per_task": 0}, r"classes_per_task is 0.*1 or more"),
+    ({"tasks": 5, "classes_per_task": 3}, r"tasks is 5.*classes_per_task is 3.*leave one"),
+    ({"benchmark": "permuted-mnist", "classes_per_task": 2}, r"classes_per_task is 2.*set tasks"),
+    ({"benchmark": "permuted-mnist", "order": "shuffled"}, r"order is 'shuffled'.*leave it out"),
+    ({"batch": 1}, r"batch is 1.*2 or more"),
+    ({"batch": 64.5}, r"batch is 64.5.*whole number"),
+    ({"epochs": 0}, r"epochs is 0.*1 or more"),
+    ({"epochs": True}, r"epochs is True.*whole number"),
+    ({"seed": -1}, r"seed is -1.*0 or more"),
+    ({"memory": -1}, r"memory is -1.*0 or more"),
+    ({"lr": 0.0}, r"lr is 0.*0\.001"),
+    ({"lr": float("nan")}, r"lr is nan.*0\.001"),
+    ({"lr": "fast"}, r"lr is 'fast'.*number"),
+    ({"validation": 1.0}, r"validation is 1.*0 to below 1"),
+    ({"order": "random"}, r"order is 'random'.*label, shuffled"),
+    ({"over": "some"}, r"over is 'some'.*all, seen"),
+    ({"optimizer": "lion"}, r"optimizer is 'lion'.*adam or sgd"),
+    ({"policy": "reservor"}, r"'reservor'.*Did you mean 'reservoir'"),
+    ({"head": "simplx"}, r"'simplx'.*Did you mean 'simplex'"),
+    ({"method": "replai"}, r"'replai'.*Did you mean 'replay'"),
+    ({"backbone": "lenett"}, r"'lenett'.*Did you mean 'lenet'"),
+    ({"augment": "crop"}, r"'crop'.*Did you mean 'crop-flip'"),
+    ({"benchmark": "split-minst"}, r"'split-minst'.*Did you mean 'split-mnist'"),
+    ({"strength": 3.0}, r"strength is 3.*'replay' has no such option.*ewc"),
+    ({"method": "finetune", "memory": 100}, r"memory is 100.*'finetune' has no such option.*replay"),
+    ({"method": "ewc"}, r"strength of ewc for split-digits.*--strength"),
+    ({"method": "gem", "margin": -1.0}, r"margin is -1.*0 or more"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), IMPOSSIBLE, ids=[str(values) for values, _ in IMPOSSIBLE])
+def test_what_cannot_be_is_refused_with_a_remedy(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SteadfastError) as caught:
+        Config(**{"benchmark": "split-digits", **values}).resolved()
+    assert isinstance(caught.value, BadConfig | UnknownName)
+    assert re.search(message, str(caught.value)), str(caught.value)
+
+
+def test_a_configuration_survives_json() -> None:
+    config = Config("split-mnist", method="ewc", strength=0.3, seed=4).resolved()
+    again = Config.from_json(json.loads(json.dumps(config.to_json())))
+    assert again == config and again.hash == config.hash
+    assert Config.from_json(Config("split-mnist").to_json()) == Config("split-mnist")
+
+
+def test_json_holds_only_what_differs_so_that_a_new_field_changes_no_hash() -> None:
+    assert Config("split-mnist").to_json() == {"benchmark": "split-mnist"}
+    assert Config("split-mnist", seed=0, batch=128, lr=0.1).to_json() == {"benchmark": "split-mnist", "lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"benchmark": "split-mnist", "colour": 1, "zeal": 2}, r"\['colour', 'zeal'\].*Upgrade"),
+        ({"head": "simplex"}, "no benchmark"),
+        ([], "no benchmark"),
+        ({"benchmark": 3}, "no benchmark"),
+        ({"benchmark": "split-mnist", "lr": "0.1"}, "lr is '0.1'"),
+    ],
+)
+def test_json_that_is_no_configuration_is_refused(values: Any, message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
+        Config.from_json(values)
+
+
+def test_it_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config("split-mnist").seed = 1  # type: ignore[misc]
+
+
+def test_the_papers_cells_are_known_by_any_seed_and_only_by_the_papers_protocol() -> None:
+    cell = paper.published(Config("split-mnist", memory=100, seed=7))
+    assert cell is not None and (cell.mean, cell.std) == (82.32, 2.19)
+    rival = paper.published(Config("split-mnist", memory=100, head="expanding", over="seen"))
+    assert rival is not None and (rival.mean, rival.std) == (80.10, 3.29)
+    for other in ({"epochs": 4}, {"memory": 200}, {"policy": "reservoir"}, {"over": "seen"}, {"lr": 0.01}):
+        assert paper.published(Config("split-mnist", **{"memory": 100, **other})) is None
+    assert paper.published(Config("split-cifar10", head="cube")) is None

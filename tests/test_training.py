@@ -1,0 +1,284 @@
+"""The loop: deterministic, resumable after every single step to the same bits, and never waiting for a number."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conftest import assert_same_bits, bits, make_tiny_stream, make_tiny_trainer
+from steadfast import files
+from steadfast.errors import BadConfig, LossNotFinite
+from steadfast.memory import POLICIES
+from steadfast.polytopes import Polytope
+from steadfast.streams import Stream
+from steadfast.training import Stopped, Trainer, Watcher
+
+RUNS: dict[str, dict[str, Any]] = {
+    "finetune": {"method": "finetune"},
+    "finetune with sgd": {"method": "finetune", "optimizer": "sgd", "head": "orthoplex"},
+    "joint": {"method": "joint"},
+    "replay with augmentation": {"augment": "shift"},
+    "replay, expanding": {"head": "expanding"},
+    **{f"replay by {policy}": {"policy": policy} for policy in POLICIES},
+}
+
+
+@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
+def test_a_run_stopped_at_every_step_ends_in_the_bits_of_one_that_was_not(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = make_tiny_trainer(**changes)
+    whole.run()
+    steps, path = sum(record.get("steps", 0) for record in whole.at.records), tmp_path / "checkpoint"
+    stops = 0
+    while True:  # every round is a new trainer that takes one step from the file the last one left
+        done: list[int] = []
+        trainer = make_tiny_trainer(watcher=Watcher(step=done.append, stop=partial(bool, done)), **changes)
+        trainer.save = lambda trainer: files.write_tensors(path, *trainer.state())
+        if stops:
+            trainer.load(*files.read_tensors(path))
+        try:
+            trainer.run()
+            break
+        except Stopped:
+            stops += 1
+    assert stops == steps - 1
+    assert_same_bits(bits(trainer), bits(whole))
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not() -> None:
+    runs = []
+    for seed in (3, 3, 4):
+        torch.rand(5)  # the global generator has no say
+        trainer = make_tiny_trainer(seed=seed)
+        trainer.run()
+        runs.append(bits(trainer))
+    assert_same_bits(runs[0], runs[1])
+    assert not torch.equal(runs[0]["learner.backbone.conv1.weight"], runs[2]["learner.backbone.conv1.weight"])
+
+
+def test_training_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    make_tiny_trainer(augment="shift").run()
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_learner_learns_what_can_be_told_apart() -> None:
+    trainer = make_tiny_trainer(make_tiny_stream(per_class=16), epochs=4, memory=60)
+    trainer.run()
+    assert sum(trainer.at.accuracies[-1]) / 3 > 80
+    forgetful = make_tiny_trainer(make_tiny_stream(per_class=16), epochs=4, method="finetune")
+    forgetful.run()
+    assert forgetful.at.accuracies[-1][0] < 50 < forgetful.at.accuracies[0][0]
+
+
+@pytest.mark.parametrize("head", ["simplex", "expanding"])
+def test_replay_without_memory_is_finetuning_with_the_same_head(head: str) -> None:
+    replay, finetune = make_tiny_trainer(memory=0, head=head), make_tiny_trainer(method="finetune", head=head)
+    for trainer in (replay, finetune):
+        trainer.run()
+    one, other = bits(replay), bits(finetune)
+    assert_same_bits({k: v for k, v in one.items() if not k.startswith("method.memory.")}, other)
+
+
+def test_with_a_memory_half_of_each_batch_is_new_and_every_new_sample_comes_once_an_epoch() -> None:
+    seen: list[int] = []
+    trainer = make_tiny_trainer(make_tiny_stream(per_class=8), watcher=Watcher(step=seen.append))
+    inputs: list[int] = []
+    original = trainer.learner.features
+
+    def features(images: torch.Tensor) -> torch.Tensor:
+        if trainer.learner.training:
+            inputs.append(len(images))
+        return original(images)
+
+    trainer.learner.features = features  # type: ignore[method-assign]
+    trainer.run()
+    first, others = 2 * [8, 8], 2 * 2 * [4, 4, 4, 4]  # 16 samples a task, batches of 8, 2 epochs
+    assert seen == first + others
+    assert inputs == [8] * (4 + 16)
+
+
+class Waits(TorchDispatchMode):
+    """Counts what makes Python wait for a device: numbers read, and shapes that depend on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        masked = name in ("index", "index_put", "index_put_") and any(
+            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        )
+        waits = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "item", "_unique2")
+        if masked or name in waits:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"method": "finetune"}, {}, {"augment": "crop-flip"}, {"head": "cube"}, {"head": "expanding"}],
+    ids=["finetune", "replay", "augmented", "cube", "expanding"],
+)
+def test_no_step_waits_for_a_number(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Polytope, "_outside", lambda self, slots: False)  # it looks at values on a CPU only
+    for name in ("tolist", "numpy", "__bool__", "__float__", "__int__"):
+        original = getattr(torch.Tensor, name)
+
+        def spy(self: torch.Tensor, *args: Any, _name: str = name, _original: Any = original) -> Any:
+            waits.found.append(_name)
+            return _original(self, *args)
+
+        monkeypatch.setattr(torch.Tensor, name, spy)
+    waits, steps = Waits(), 0
+    trainer = make_tiny_trainer(**changes)
+    observe, batch = trainer.method.observe, type(trainer.tasks[0].train).batch
+
+    def watched_observe(images: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        nonlocal steps
+        steps += 1
+        before = list(waits.found)
+        with waits:
+            loss = observe(images, slots)
+        assert waits.found == before, f"step {steps} waits: {waits.found[len(before):]}"
+        return loss
+
+    def watched_batch(self: Any, chosen: torch.Tensor) -> Any:
+        with waits:
+            return batch(self, chosen)
+
+    trainer.method.observe = watched_observe  # type: ignore[method-assign]
+    monkeypatch.setattr(type(trainer.tasks[0].train), "batch", watched_batch)
+    trainer.run()
+    assert steps == sum(record.get("steps", 0) for record in trainer.at.records) > 0
+    with waits:  # the spy does see what it should
+        seen = len(waits.found)
+        bool(torch.ones(2).sum() > 1)
+        torch.ones(3)[torch.ones(3) > 0]
+    assert len(waits.found) > seen + 1
+
+
+def test_between_the_steps_of_an_epoch_nothing_is_read_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Polytope, "_outside", lambda self, slots: False)
+    waits, at_step = Waits(), []
+    trainer = make_tiny_trainer(watcher=Watcher(step=lambda samples: at_step.append(len(waits.found))))
+    epoch, per_epoch = trainer._epoch, []
+
+    def watched(task: Any) -> None:
+        at_step.clear()
+        with waits:
+            epoch(task)
+        per_epoch.append(at_step[-1] - at_step[0])
+
+    trainer._epoch = watched  # type: ignore[method-assign]
+    trainer.run()
+    assert len(per_epoch) == 6 and set(per_epoch) == {0}
+
+
+def broken_at(trainer: Trainer, step: int, value: float) -> None:
+    """From this step on (counted over the run) the loss is `value`."""
+    observe, taken = trainer.method.observe, 0
+
+    def bad(images: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        nonlocal taken
+        taken += 1
+        loss = observe(images, slots)
+        return torch.full_like(loss, value) if taken >= step else loss
+
+    trainer.method.observe = bad  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(value: float) -> None:
+    saved: list[int] = []
+    trainer = make_tiny_trainer(make_tiny_stream(per_class=8), lr=0.0005)
+    trainer.save = lambda trainer: saved.append(trainer.at.epoch)
+    broken_at(trainer, 2 + 2 + 4 + 3, value)  # two epochs of 2 steps, one of 4, and 3 more
+    with pytest.raises(LossNotFinite, match=rf"{value} at step 3 of epoch 2, task 2, .* 0\.0005.*lr, such as 5e-05"):
+        trainer.run()
+    assert saved == [1, 0, 1]  # nothing after the last good epoch
+
+
+def test_a_stop_during_a_bad_epoch_saves_nothing() -> None:
+    saved: list[int] = []
+    trainer = make_tiny_trainer()
+    broken_at(trainer, 1, float("nan"))
+    trainer.watcher = Watcher(stop=lambda: trainer.at.step == 1)
+    trainer.save = lambda trainer: saved.append(1)
+    with pytest.raises(LossNotFinite, match="step 1 of epoch 1, task 1"):
+        trainer.run()
+    assert not saved
+
+
+def test_weights_that_blow_up_after_a_finite_loss_are_not_saved() -> None:
+    saved: list[int] = []
+    trainer = make_tiny_trainer()
+    step = trainer.method.optimizer.step
+
+    def explode(*args: Any) -> None:
+        step()
+        if trainer.at.step == 1:  # the last one of the first epoch
+            with torch.no_grad():
+                next(trainer.learner.parameters()).fill_(float("inf"))
+
+    trainer.method.optimizer.step = explode  # type: ignore[method-assign,assignment]
+    trainer.save = lambda trainer: saved.append(1)
+    with pytest.raises(LossNotFinite, match="weights are not at step 2 of epoch 1, task 1"):
+        trainer.run()
+    assert not saved
+
+
+def test_an_empty_task_is_refused_before_anything_starts(tiny_stream: Callable[..., Stream]) -> None:
+    stream = tiny_stream()
+    empty = dataclasses.replace(stream.tasks[1], train=stream.tasks[1].train.only(torch.empty(0).long()))
+    with pytest.raises(BadConfig, match="Task 2 of tiny has no training samples"):
+        make_tiny_trainer(dataclasses.replace(stream, tasks=(stream.tasks[0], empty, stream.tasks[2])))
+
+
+@pytest.mark.parametrize("changes", [{"method": "finetune"}, *({"policy": policy} for policy in POLICIES)], ids=str)
+def test_a_task_of_one_sample_is_learned(changes: dict[str, Any], tiny_stream: Callable[..., Stream]) -> None:
+    stream = tiny_stream(classes=3, classes_per_task=1, per_class=1, tests=1)
+    trainer = make_tiny_trainer(stream, **changes)
+    trainer.run()
+    assert [len(row) for row in trainer.at.accuracies] == [1, 2, 3]
+    assert all(parameter.isfinite().all() for parameter in trainer.learner.parameters())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_memory_larger_than_the_data_works(policy: str) -> None:
+    trainer = make_tiny_trainer(policy=policy, memory=500)
+    trainer.run()
+    assert len(trainer.method.memory) == 36  # all of the stream
+
+
+def test_joint_learns_everything_at_once_and_is_tested_task_by_task() -> None:
+    trainer = make_tiny_trainer(make_tiny_stream(per_class=16), method="joint", epochs=6)
+    trainer.run()
+    (row,) = trainer.at.accuracies
+    assert len(row) == 3 and min(row) > 80
+    assert trainer.learner.head.seen.tolist() == list(range(6))
+
+
+def test_only_classes_that_have_come_are_open() -> None:
+    seen: list[list[int]] = []
+    trainer = make_tiny_trainer()
+    trainer.watcher = Watcher(task=lambda record: seen.append(trainer.learner.head.seen.tolist()))
+    trainer.run()
+    assert seen == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
+
+
+def test_records_tell_every_epoch_and_every_task() -> None:
+    trainer = make_tiny_trainer()
+    trainer.run()
+    kinds = [(r["task"], r["epoch"]) if "epoch" in r else (r["task"], "done") for r in trainer.at.records]
+    assert kinds == [(t, e) for t in (1, 2, 3) for e in (1, 2, "done")]

@@ -228,8 +228,11 @@ class Config:
                 f"A polygon of {self.slots} slots puts neighbours {360 / self.slots:.2g} degrees apart in a plane, "
                 f"too near to tell; choose simplex, orthoplex or cube, or at most {MOST_POLYGON_SLOTS} slots."
             )
-        with torch.device("meta"):  # takes no memory, and the head refuses what it cannot be
-            heads.build(self.head, 1, self.slots, over=self.over, embedding=self.embedding)
+        try:
+            with torch.device("meta"):  # takes no memory, and the head refuses what it cannot be
+                heads.build(self.head, 1, self.slots, over=self.over, embedding=self.embedding)
+        except (TypeError, RuntimeError, OverflowError) as error:
+            raise BadConfig(f"A {self.head} of {self.slots} slots is too large for a tensor: lower slots.") from error
 
     def _check_recipe(self) -> None:
         assert self.slots is not None

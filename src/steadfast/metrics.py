@@ -107,3 +107,17 @@ def alignment(history: Tensor, slots_of_task: Sequence[Sequence[int]], direction
         ]
         for after, now in enumerate(history)
     ]
+
+
+def separation(history: Tensor, slots_of_task: Sequence[Sequence[int]]) -> list[float | None]:
+    """After each task, the mean angle between the mean directions of the classes learned: what drift is measured by.
+
+    A drift of 30 degrees is little where classes are 96 apart (a simplex) and much where they are 40 (after a ReLU
+    all features share an orthant). None while there is only one class."""
+    means: list[float | None] = []
+    slots: list[int] = []
+    for after, new in enumerate(slots_of_task):
+        slots += new
+        a, b = torch.combinations(torch.tensor(slots), 2).unbind(1) if len(slots) > 1 else (None, None)
+        means.append(None if a is None else float(degrees(history[after, a], history[after, b]).mean()))
+    return means

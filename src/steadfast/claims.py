@@ -53,6 +53,14 @@ class Claim:
         return HOLDS if seen == {HOLDS} else UNSURE
 
     @property
+    def count(self) -> str:
+        """How far the verdict reaches, in a line."""
+        if not self.tested:
+            return f"none of {len(self.evidence)} conditions run"
+        held = sum(each.verdict == HOLDS for each in self.tested)
+        return f"holds in {held} of {len(self.tested)} conditions run, {len(self.evidence)} in all"
+
+    @property
     def scope(self) -> str:
         """Where it holds, where not, and where nobody looked."""
         groups = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from .benchmarks import BENCHMARKS
 from .config import Config
@@ -62,6 +63,7 @@ def cell_config(cell: Cell) -> Config:
     return cell.config() if cell.stated else cell.config(strength=1.0)
 
 
+@lru_cache(maxsize=4096)
 def key(config: Config, *, quick: bool = False) -> Config:
     """The protocol that a run counts under; for a quick run, the one that it is a scaled-down version of."""
     full = protocol(config)

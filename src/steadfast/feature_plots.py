@@ -28,13 +28,13 @@ def feature_figure_of(record: dict[str, Any], steps: list[int] | None = None) ->
     figure = Figure(figsize=(2.55 * len(chosen) + 0.2, 2.95 * len(heads) + 0.1), layout="constrained")
     grid = figure.subplots(len(heads), len(chosen), squeeze=False)
     for row, head in zip(grid, heads):
-        reach = 1.08 * max(_reach(frame) for frame in head["frames"])
         for axes, step in zip(row, chosen):
-            _panel(axes, head, head["frames"][step], record["labels"], reach)
+            _panel(axes, head, head["frames"][step], record["labels"])
     return figure
 
 
-def _panel(axes: Axes, head: dict[str, Any], frame: dict[str, Any], labels: list[str], reach: float) -> None:
+def _panel(axes: Axes, head: dict[str, Any], frame: dict[str, Any], labels: list[str]) -> None:
+    reach = 1.08 * _reach(frame)
     for slot, (x, y) in enumerate(frame["weights"]):
         seen = slot in frame["seen"]
         colour = CLASS_COLOURS[slot % len(CLASS_COLOURS)] if seen else UNSEEN
@@ -65,9 +65,10 @@ def _reach(frame: dict[str, Any]) -> float:
 
 def caption(record: dict[str, Any]) -> str:
     return (
-        f"Features of {record['dataset']}'s test set in two dimensions: {record['start']} classes, then "
+        f"Features of the test set of {record['dataset']} in two dimensions: {record['start']} classes, then "
         f"{record['add']} more, one at a time. Dots: features; lines: the head's directions "
-        "(grey: classes that have not come); degrees: how far the classes known before turned in this step, on average."
+        "(grey: classes that have not come), each panel to its own scale; degrees: how far the "
+        "classes known before turned in this step, on average."
     )
 
 

@@ -43,9 +43,7 @@ def evolution(edition: Edition) -> list[Picture]:
         for memory in memories or [None] * bool(here):
             shown = [entry for entry in here if entry.cell.memory in (None, memory)]
             title = benchmark + (f", memory {memory}" if memory else "")
-            caption = f"{title}: average accuracy over the tasks seen; band: ± one std over seeds"
-            caption += "; hollow: the paper's end" if any(e.cell.mean is not None for e in shown) else ""
-            caption += f" ({edition.mark})" if edition.mark else ""
+            caption = f"{title}: average accuracy after each task" + (f" ({edition.mark})" if edition.mark else "")
             with rc_context(STYLE):
                 figure = _evolution(title + (f"\n{edition.mark}" if edition.mark else ""), shown)
                 pictures.append(Picture(caption, inline(figure, f"evolution-{benchmark}-{memory or 0}", caption)))
@@ -61,7 +59,7 @@ def _evolution(title: str, entries: Iterable[Entry]) -> Figure:
         steps = list(range(1, len(columns) + 1))
         means = [sum(column) / len(column) for column in columns]
         stds = [spread(column) for column in columns]
-        label = f"{NAMES[entry.cell.row].split(' (')[0]} ({len(entry.runs)})"
+        label = f"{NAMES[entry.cell.row]} ({len(entry.runs)})"
         axes.plot(steps, means, marker=mark, ms=5, lw=1.8, color=colour, label=label)
         if len(entry.runs) > 1:
             low, high = ([m + sign * s for m, s in zip(means, stds)] for sign in (-1, 1))

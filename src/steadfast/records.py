@@ -99,7 +99,7 @@ def read(folder: Path) -> Records:
                 continue
             record = checked(name, content)
         except SteadfastError as error:
-            left_out.append(LeftOut(name, str(error).replace(f"{path} ", "")))
+            left_out.append(LeftOut(name, _plain(str(error), path)))
             continue
         first = runs.setdefault(protocol(record.config), record)
         if first is not record:
@@ -107,6 +107,12 @@ def read(folder: Path) -> Records:
             reason = "with the same accuracies" if same else "with other accuracies: see which one to trust"
             left_out.append(LeftOut(name, f"A second record of the run in {first.name}, {reason}; counted once."))
     return Records(tuple(runs.values()), tuple(left_out), tuple(features))
+
+
+def _plain(reason: str, path: Path) -> str:
+    """Without the place on this machine: the name says which file it is."""
+    reason = reason.replace(f"{path} ", "")
+    return reason[:1].upper() + reason[1:]
 
 
 def _candidates(folder: Path) -> list[tuple[str, Path]]:
@@ -176,7 +182,7 @@ def _check_numbers(config: Config, result: dict[str, Any]) -> None:
         )
     if "forgetting" in result and not _near(result["forgetting"], metrics.forgetting(matrix)):
         raise BadFile("forgetting does not follow from the accuracy matrix.")
-    if not _number(result["seconds"], 0, math.inf):
+    if not _number(result["seconds"], 0, 1e12):
         raise BadFile(f"seconds is {result['seconds']!r}; it is a finite number, 0 or more.")
     if result.get("mean_drift") is not None and not _number(result["mean_drift"], 0, 180):
         raise BadFile(f"mean_drift is {result['mean_drift']!r}; it is an angle of 0 to 180 degrees.")
@@ -210,16 +216,36 @@ def checked_features(record: dict[str, Any]) -> dict[str, Any]:
     try:
         if record["format"] != 1:
             raise BadFile(f"Its format is {record['format']!r}; this steadfast reads format 1: upgrade to read it.")
-        sound = bool(record["heads"]) and all(
-            _finite(frame["clouds"]) and _finite(frame["weights"]) and len(frame["clouds"]) == len(frame["seen"])
-            for head in record["heads"] for frame in head["frames"]
+        labels, words = record["labels"], (record["dataset"], record["start"], record["add"])
+        sound = bool(labels) and bool(record["heads"]) and None not in words and all(
+            isinstance(head["title"], str) and bool(head["frames"]) and all(
+                len(head[turned]) == len(labels) and _finite(_known(head[turned]))
+                for turned in ("features_turned", "weights_turned")
+            ) and all(_sound_frame(frame, len(labels)) for frame in head["frames"])
+            for head in record["heads"]
         )
-        labels = [str(label) for label in record["labels"]]
     except (KeyError, TypeError) as error:
         raise BadFile(f"Not a whole record of a feature figure: {error!r}.") from error
-    if not sound or not labels:
+    if not sound:
         raise BadFile("Not a whole record of a feature figure: points are missing or not finite.")
     return record
+
+
+def _sound_frame(frame: dict[str, Any], labels: int) -> bool:
+    """A frame that can be drawn: a cloud a class seen, points of two finite numbers."""
+    points = [point for cloud in frame["clouds"] for point in cloud] + frame["weights"]
+    return (
+        _number(frame["accuracy"], 0, 100)
+        and len(frame["clouds"]) == len(frame["seen"]) > 0
+        and all(frame["clouds"])
+        and all(isinstance(slot, int) and 0 <= slot < labels for slot in frame["seen"])
+        and all(isinstance(point, list) and len(point) == 2 and _finite(point) for point in points)
+        and all(_finite(_known(frame[moved])) for moved in ("features_moved", "weights_moved"))
+    )
+
+
+def _known(values: list[Any]) -> list[Any]:
+    return [value for value in values if value is not None]
 
 
 def _finite(values: Any) -> bool:

@@ -18,8 +18,8 @@ NAMES = {
     "mas": "MAS",
     "gem": "GEM",
     "replay+expanding": "Replay, expanding",
-    "replay+preallocated": "Replay, pre-allocated trainable",
-    "replay+simplex": "Replay, simplex (paper's method)",
+    "replay+preallocated": "Replay, pre-allocated",
+    "replay+simplex": "Replay, simplex",
 }
 TITLES = {
     "table1": "Table 1: final average accuracy, all methods",
@@ -73,7 +73,7 @@ class Entry:
 
     def paper_text(self) -> str:
         if self.cell.mean is None:
-            return "none given"
+            return "none"
         return number(self.cell.mean, self.cell.std)
 
     def ours_text(self) -> str:

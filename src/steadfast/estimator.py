@@ -140,17 +140,17 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
             raise BadConfig(f"epochs is {self.epochs!r}; it is 'auto' or a whole number.")
         if self.augment not in ("auto", "none") and not image:
             raise BadConfig(f"augment is {self.augment!r}, which is for images; vectors are learned as they are.")
-        usual = "shift" if image else "none"
+        augment = ("shift" if image else "none") if self.augment == "auto" else self.augment
         name = backbone if isinstance(backbone, str) else "mlp"  # a network of one's own has no name; not used then
         kept = self.memory - self._held()
-        own = Benchmark("own data", "own data", "split", 1, 1, name, epochs=1, memory=kept, augment=usual, shift=usual)
+        own = Benchmark("own data", "own data", "split", 1, 1, name, 1, kept, augment=augment, shift=augment)
         seed = self.random_state
         if not isinstance(seed, int):
             seed = int(check_random_state(seed).randint(2**31))
         return Config(
             own.name, head=self.head, slots=self.slots, memory=kept, policy=self.policy, backbone=name,
             epochs=None if self.epochs == "auto" else int(self.epochs), batch=self.batch, optimizer=self.optimizer,
-            lr=self.lr, seed=seed, augment=usual if self.augment == "auto" else self.augment, recipe=self.recipe,
+            lr=self.lr, seed=seed, augment=augment, recipe=self.recipe,
             distill=self.distill, distill_weight=self.distill_weight,
         ).resolved(own)
 
@@ -221,6 +221,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
 
         check_is_fitted(self, "model_")
         return model_files.save(self, Path(folder))
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write an ONNX file: stored inputs (bytes for images) to `embedding` and `probabilities`. Extra `onnx`."""
+        from . import onnx_export
+
+        check_is_fitted(self, "model_")
+        return onnx_export.export(self.model_, Path(path))
 
     @classmethod
     def load(

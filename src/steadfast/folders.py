@@ -26,14 +26,14 @@ class Images:
     bad: list[tuple[Path, str]]  # each unreadable file and why
 
 
-def classes(folders: Sequence[Path]) -> dict[str, list[Path]]:
-    """The image files of each class: of every subfolder of the folders, at any depth below it."""
+def classes(folders: Sequence[Path], besides: Path | None = None) -> dict[str, list[Path]]:
+    """The image files of each class: of every subfolder of the folders (besides the model's), at any depth below it."""
     found: dict[str, list[Path]] = {}
     for folder in folders:
         if not folder.is_dir():
             raise BadInput(f"{folder} is not a folder; give one whose subfolders are the classes.")
         for child in sorted(folder.iterdir()):
-            if child.is_dir() and not child.name.startswith("."):
+            if child.is_dir() and not child.name.startswith(".") and (besides is None or not _same(child, besides)):
                 found.setdefault(child.name, []).extend(below(child))
     if not found:
         names = ", ".join(map(str, folders))
@@ -41,6 +41,10 @@ def classes(folders: Sequence[Path]) -> dict[str, list[Path]]:
     if empty := [name for name, files in found.items() if not files]:
         raise BadInput(f"There are no images in the folders {', '.join(empty)}: fill them, or take them away.")
     return found
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
 
 
 def below(folder: Path) -> list[Path]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from . import __version__, backbones, experiment, files
+from .benchmarks import Benchmark
 from .config import Config
 from .errors import BadConfig, BadFile
 from .labels import Labels
@@ -96,7 +97,11 @@ def _model(
     tensors: dict[str, Tensor], state: dict[str, Any], backbone: nn.Module | None, device: torch.device
 ) -> Model:
     config = Config.from_json(state["config"])
-    shape = _shape(state["shape"])
+    assert config.backbone and config.memory is not None
+    config = config.resolved(Benchmark(config.benchmark, "own data", "split", 1, 1, config.backbone, 1, config.memory))
+    shape, epochs = _shape(state["shape"]), state["epochs"]
+    if config.method != "replay" or not (epochs is None or (type(epochs) is int and epochs > 0)):
+        raise ValueError("its training is of no kind that is known")
     name: str | nn.Module = backbone if backbone is not None else _known_backbone(config.backbone)
     shift, scale = tensors.pop("normalise.shift").flatten(), tensors.pop("normalise.scale").flatten()
     if len(shift) != shape[0] or len(scale) != shape[0] or not bool((shift.isfinite() & scale.isfinite()).all()):
@@ -120,14 +125,14 @@ def _model(
     unit = 255 if len(shape) == 3 else 1
     model = assemble(
         config, name, shape, (shift / unit).tolist(), (1 / (scale * unit)).tolist(), held=len(held["images"]),
-        share=float(state["share"]), epochs=state["epochs"], device=device,
+        share=float(state["share"]), epochs=epochs, device=device,
     )
     model.learner.shift.copy_(shift.view_as(model.learner.shift))
     model.learner.scale.copy_(scale.view_as(model.learner.scale))
     model.trainer().load(tensors, state["position"])
     model.held.load(held)
     model.labels = Labels.from_json(config.slots, state["labels"])
-    model.taught, model.history = int(state["taught"]), list(state["history"])
+    model.taught, model.history = int(state["taught"]), [dict(record) for record in state["history"]]
     if sorted(model.labels.slots.values()) != model.learner.head.seen.tolist():
         raise ValueError("its labels and its head disagree on the slots in use")
     return model

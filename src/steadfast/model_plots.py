@@ -28,7 +28,8 @@ def draw(history: list[dict[str, Any]], now: Stability, path: Path) -> Path:
             if points:
                 right.plot(*zip(*points), "o-", color=colour, label=label)
         right.set(xlabel="batches learned", ylabel="recall@1 (%)", ylim=(0, 103), title="What a search finds")
-        right.legend(frameon=False)
+        if right.lines:
+            right.legend(frameon=False)
         figure.savefig(path)
         plt.close(figure)
     return path

@@ -12,6 +12,7 @@ import filelock
 import numpy as np
 import torch
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -52,13 +53,13 @@ def learn(
              "epochs": epochs, "random_state": seed}
     asked = {name: value for name, value in asked.items() if value is not None}
     _use_threads(threads)
+    found = folders.classes(photos, besides=model)
     with _locked(model), Stopping() as stopping:
         clf = _open_or_new(model, asked, device)
-        found = folders.classes(photos)
         known = set() if again else {*found} & {*map(str, getattr(clf, "classes_", []))}
         if known:
             names = ", ".join(sorted(known))
-            console.print(f"Known already, left alone (--again learns more of them): {names}", markup=False)
+            _say(f"Known already, left alone (--again learns more of them): {names}")
         wanted = [(name, path) for name, paths in found.items() if name not in known for path in paths]
         if not wanted:
             raise typer.Exit
@@ -68,19 +69,19 @@ def learn(
         if not labels:
             raise BadInput("None of the images can be read; nothing was learned.")
         if lost := sorted({name for name, _ in wanted} - {*labels}):
-            complaints.print(f"No image of these classes could be read: {', '.join(lost)}", markup=False)
+            _say(f"No image of these classes could be read: {', '.join(lost)}", complaints)
         try:
             with _learning(clf, len(labels), stopping) as watcher:
                 clf.partial_fit(images.data, np.array(labels), watcher=watcher)
         except Stopped:
-            complaints.print(f"Stopped; the model in {model} is as it was.", markup=False)
+            _say(f"Stopped; the model in {model} is as it was.", complaints)
             raise typer.Exit(stopping.exit_code) from None
         clf.save(model)
     learned = f"Learned {len(labels)} images of {len({*labels})} classes; {len(clf.classes_)} classes in {model}."
-    console.print(learned, markup=False)
+    _say(learned)
     if (accuracy := clf.model_.history[-1]["accuracy"]) is not None:
         console.print(f"On {len(clf.model_.held)} held-back images of all classes: {accuracy:.1f} % right.")
-    console.print(clf.stability_.answer, markup=False)
+    _say(clf.stability_.answer)
 
 
 def predict(
@@ -134,7 +135,7 @@ def embed(
     files.write_whole(output, content.getvalue())
     files.write_json(ids, [str(path) for path in found.paths])
     written = f"{len(vectors)} vectors of {vectors.shape[1]} numbers in {output}, their paths in {ids}."
-    console.print(written, markup=False)
+    _say(written)
 
 
 def inspect(
@@ -159,15 +160,14 @@ def inspect(
     megabytes = (inner.memory.bytes + inner.held.bytes) / 1e6
     parameters = sum(p.numel() for p in inner.learner.parameters())
     shape = " x ".join(map(str, inner.learner.shape))
-    console.print(
+    _say(
         f"{len(clf.classes_)} classes, {inner.labels.free} of {inner.labels.capacity} slots left; "
         f"{len(inner.memory)} of {inner.memory.capacity} samples remembered, {len(inner.held)} held back "
         f"({megabytes:.1f} MB); {inner.config.backbone} for {shape} inputs, {parameters:,} parameters; "
-        f"learned in {inner.taught} batches.",
-        markup=False,
+        f"learned in {inner.taught} batches."
     )
-    console.print(clf.stability_.answer, markup=False)
-    console.print(f"Drawn in {draw(inner.history, clf.stability_, picture or model / 'model.png')}.", markup=False)
+    _say(clf.stability_.answer)
+    _say(f"Drawn in {draw(inner.history, clf.stability_, picture or model / 'model.png')}.")
 
 
 def _open_or_new(model: Path, asked: dict[str, Any], device: str) -> IncrementalClassifier:
@@ -201,7 +201,7 @@ def _read(paths: list[Path], shape: tuple[int, ...] | None, size: int | None = N
         line = bar.add_task("reading", total=len(paths))
         found = folders.read(paths, shape, size, lambda: bar.advance(line))
     for _, why in found.bad[:20]:
-        complaints.print(f"[yellow]left out:[/] {escape(why)}", highlight=False)
+        complaints.print(f"[yellow]left out:[/] {escape(why)}", highlight=False, soft_wrap=True)
     if len(found.bad) > 20:
         complaints.print(f"[yellow]left out:[/] and {len(found.bad) - 20} more")
     return found
@@ -216,6 +216,11 @@ def _learning(clf: IncrementalClassifier, size: int, stopping: Stopping) -> Iter
     with _bar("epochs") as bar:
         line = bar.add_task("learning", total=epochs)
         yield Watcher(epoch=lambda record: bar.update(line, completed=record["epoch"]), stop=stopping.asked)
+
+
+def _say(text: str, where: Console = console) -> None:
+    """As it is: brackets are no markup, and a path is not broken into lines."""
+    where.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _bar(unit: str) -> Progress:

@@ -1,0 +1,93 @@
+"""Classes taught one by one through IncrementalClassifier, against `steadfast run` at the same settings.
+
+Both train the same network for the same epochs with the same memory, recipe and order of classes. The estimator
+differs in three ways that a user of it lives with: it normalises by its first batch instead of the whole data set,
+it holds a tenth of the memory (and of the samples, up to that) back for measuring, and it predicts among the classes
+seen. Prints a line of JSON a data set.
+
+    python benchmarks/estimator_vs_run.py digits                       # 2 CPU minutes
+    python benchmarks/estimator_vs_run.py fashion-mnist --share 0.2    # a fifth of the training images of each class
+    python benchmarks/estimator_vs_run.py cifar10 --share 0.2          # LeNet, few epochs: small, not good
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+
+import numpy as np
+import torch
+
+from steadfast import IncrementalClassifier, data, experiment, randomness
+from steadfast.config import Config
+from steadfast.data import Dataset
+
+SETTINGS = {
+    "digits": {"epochs": 10, "memory": 100, "augment": "shift"},
+    "fashion-mnist": {"epochs": 2, "memory": 500, "augment": "shift"},
+    "cifar10": {"epochs": 2, "memory": 500, "augment": "crop-flip"},
+}
+SHARED = {"backbone": "lenet", "slots": 10, "policy": "class"}
+
+
+def cut(full: Dataset, share: float) -> Dataset:
+    """The first `share` of each class's training images."""
+    if share == 1:
+        return full
+    rows = [(full.train_labels == c).nonzero().squeeze(1) for c in range(len(full.classes))]
+    chosen = torch.cat([r[: int(share * len(r))] for r in rows]).sort().values
+    return dataclasses.replace(full, train_images=full.train_images[chosen], train_labels=full.train_labels[chosen])
+
+
+def by_run(name: str, found: Dataset, settings: dict, seed: int) -> float:
+    config = Config(
+        f"split-{name}", classes_per_task=1, balance=True, distill="features", seed=seed, **SHARED, **settings
+    ).resolved()
+    stream = experiment.BENCHMARKS[config.benchmark].stream(
+        found, generator=randomness.generator(seed, "stream"), classes_per_task=1
+    )
+    trainer = experiment.make_trainer(config, stream, torch.device("cpu"))
+    trainer.run()
+    return experiment.metrics.final_average_accuracy(trainer.at.accuracies)
+
+
+def by_estimator(found: Dataset, settings: dict, seed: int, held_back: float) -> tuple[float, str]:
+    clf = IncrementalClassifier(**SHARED, **settings, held_back=held_back, random_state=seed, device="cpu")
+    for label in range(len(found.classes)):
+        mine = found.train_labels == label
+        clf.partial_fit(found.train_images[mine], found.train_labels[mine])
+    labels = found.test_labels.numpy()
+    right = clf.predict(found.test_images) == labels
+    return 100 * float(np.mean([right[labels == c].mean() for c in clf.classes_])), clf.stability_.answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", choices=SETTINGS)
+    parser.add_argument("--data", help="folder with the data sets")
+    parser.add_argument("--share", type=float, default=1.0, help="of the training images of each class")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found, began = cut(data.load(options.dataset, options.data), options.share), time.perf_counter()
+    settings = SETTINGS[options.dataset]
+    rows = []
+    for seed in range(options.seeds):
+        run = by_run(options.dataset, found, settings, seed)
+        whole, _ = by_estimator(found, settings, seed, 0.0)
+        default, answer = by_estimator(found, settings, seed, 0.1)
+        rows.append((run, whole, default))
+        each = f"run {run:.2f}, estimator {default:.2f}, nothing held back {whole:.2f}"
+        print(f"# seed {seed}: {each}; {answer}", flush=True)
+    mean = np.mean(rows, axis=0)
+    print(json.dumps({
+        "dataset": options.dataset, "share": options.share, "seeds": options.seeds, **settings,
+        "run": round(mean[0], 2), "estimator": round(mean[2], 2), "estimator_nothing_held_back": round(mean[1], 2),
+        "seconds": round(time.perf_counter() - began),
+    }))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""The command line for people's own folders of images."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from steadfast.cli import app
+from steadfast.estimator import IncrementalClassifier
+from steadfast.model_files import NAME
+
+COLOURS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200), "grey": (128, 128, 128)}
+QUICK = ["--backbone", "lenet", "--slots", "6", "--memory", "60", "--epochs", "6", "--size", "8", "--threads", "1"]
+
+
+def photograph(folder, names, count=14):
+    """Noisy pictures of plain colours, of all sizes."""
+    draw = np.random.RandomState(0)
+    for name in names:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            size = (draw.randint(8, 20), draw.randint(8, 20))
+            pixels = np.clip(np.array(COLOURS[name]) + draw.normal(scale=25, size=(*size, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return folder
+
+
+def steadfast(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory):
+    return photograph(tmp_path_factory.mktemp("photos"), ["red", "green"])
+
+
+@pytest.fixture(scope="module")
+def model(album, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "m"
+    done = steadfast("learn", album, "--model", folder, *QUICK)
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def test_learning_a_folder_makes_a_model(model):
+    clf = IncrementalClassifier.load(model)
+    assert clf.classes_.tolist() == ["green", "red"] and clf.model_.learner.shape == (3, 8, 8)
+
+
+def test_more_folders_are_added_and_known_ones_left_alone(album, model, tmp_path):
+    mine = tmp_path / "m"
+    mine.mkdir()
+    (mine / NAME).write_bytes((model / NAME).read_bytes())
+    photograph(tmp_path / "more", ["blue", "red"])
+    done = steadfast("learn", tmp_path / "more", "--model", mine)
+    assert done.exit_code == 0 and "Known already, left alone" in done.output and "red" in done.output
+    clf = IncrementalClassifier.load(mine)
+    assert clf.classes_.tolist() == ["blue", "green", "red"] and clf.model_.history[-1]["classes"] == ["blue"]
+    assert steadfast("learn", tmp_path / "more", "--model", mine).exit_code == 0
+    assert IncrementalClassifier.load(mine).model_.taught == 2, "the same again changes nothing"
+    assert steadfast("learn", tmp_path / "more", "--model", mine, "--again").exit_code == 0
+    assert IncrementalClassifier.load(mine).model_.taught == 3
+    lines = steadfast("predict", mine, album / "green", "--json").stdout.splitlines()
+    found = [json.loads(line)["label"] for line in lines]
+    assert found.count("green") > 10
+
+
+def test_what_cannot_be_read_is_listed_and_not_fatal(tmp_path):
+    photograph(tmp_path / "photos", ["red", "green"], count=4)
+    (tmp_path / "photos" / "red" / "torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 not much of a picture")
+    whole = (tmp_path / "photos" / "green" / "0.png").read_bytes()
+    (tmp_path / "photos" / "green" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "photos" / "red" / "notes.txt").write_text("not an image, and not named like one")
+    (tmp_path / "photos" / ".hidden").mkdir()
+    done = steadfast("learn", tmp_path / "photos", "--model", tmp_path / "m", *QUICK)
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.output.split())
+    assert "torn.jpg" in text and "cut.png" in text and "notes.txt" not in text and "Learned 8 images of 2" in text
+
+
+def test_predictions_are_a_table_or_lines_of_json(model, album, tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"nothing")
+    some = [album / "red" / "0.png", album / "green" / "1.png"]
+    table = steadfast("predict", model, *some)
+    assert table.exit_code == 0 and "red" in table.stdout and "%" in table.stdout
+    done = steadfast("predict", model, *some, tmp_path / "bad.png", "--json")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["path"] for line in lines] == [str(path) for path in some]
+    assert all(0 <= line["probability"] <= 1 and line["best"][0][0] == line["label"] for line in lines)
+    assert "bad.png" in done.stderr
+
+
+def test_vectors_come_with_their_ids(model, album, tmp_path):
+    out = tmp_path / "v.npy"
+    done = steadfast("embed", model, album / "red", "-o", out, "--unit")
+    assert done.exit_code == 0, done.output
+    vectors, ids = np.load(out, allow_pickle=False), json.loads((tmp_path / "v.ids.json").read_text())
+    assert vectors.shape == (14, 5) and len(ids) == 14 and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    clf = IncrementalClassifier.load(model)
+    assert np.allclose(vectors, clf.embed(ids, unit=True), atol=1e-6)
+
+
+def test_inspecting_shows_and_draws(model, tmp_path):
+    done = steadfast("inspect", model, "--picture", tmp_path / "p.png")
+    text = " ".join(done.stdout.split())
+    assert done.exit_code == 0 and "2 classes, 4 of 6 slots left" in text and "green" in text
+    with Image.open(tmp_path / "p.png") as picture:
+        assert picture.width > 500
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["learn", "{tmp}/none", "--model", "{tmp}/m"], "not a folder"),
+        (["learn", "{tmp}", "--model", "{tmp}/m"], "no subfolders"),
+        (["learn", "{album}", "--model", "{model}", "--slots", "9"], "cannot change"),
+        (["predict", "{tmp}/nowhere", "{album}"], "no model in"),
+        (["predict", "{model}", "{tmp}/none.png"], "None of these"),
+        (["predict", "{model}", "{album}", "--reject", "7"], "reject is 7"),
+    ],
+)
+def test_mistakes_are_named(album, model, tmp_path, words, message):
+    (tmp_path / "x" / "m").mkdir(parents=True)  # the model's folder is no class
+    done = steadfast(*[w.format(tmp=tmp_path / "x", album=album, model=model) for w in words])
+    assert done.exit_code != 0 and message in str(done.exception)
+
+
+def test_an_empty_class_folder_is_named(tmp_path):
+    photograph(tmp_path / "photos", ["red"], count=2)
+    (tmp_path / "photos" / "void").mkdir()
+    assert "void" in str(steadfast("learn", tmp_path / "photos", "--model", tmp_path / "m").exception)

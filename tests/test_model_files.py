@@ -1,0 +1,177 @@
+"""Saving and loading a model: whole or not at all, and nothing that a file says is believed."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from steadfast import IncrementalClassifier, files
+from steadfast.errors import BadConfig, BadFile
+from steadfast.model_files import NAME
+
+
+def vectors(classes, seed=0, per_class=25):
+    draw = np.random.RandomState(seed)
+    centres = np.random.RandomState(7).normal(scale=6, size=(8, 5))
+    y = np.repeat(list(classes), per_class)
+    return centres[y] + draw.normal(size=(len(y), 5)), y
+
+
+@pytest.fixture(scope="module")
+def taught():
+    clf = IncrementalClassifier(slots=8, memory=60, epochs=4, image_size=None)
+    for classes in ([0, 1], [2]):
+        clf.partial_fit(*vectors(classes))
+    return clf
+
+
+@pytest.fixture
+def saved(taught, tmp_path):
+    taught.save(tmp_path / "m")
+    return tmp_path / "m"
+
+
+def test_a_loaded_model_is_the_same_and_learns_on_to_the_same_bits(taught, saved):
+    loaded = IncrementalClassifier.load(saved)
+    X, _ = vectors(range(3), seed=4)
+    assert np.array_equal(loaded.predict_proba(X), taught.predict_proba(X))
+    assert np.array_equal(loaded.embed(X), taught.embed(X))
+    assert str(loaded.stability_) == str(taught.stability_) and loaded.get_params() == taught.get_params()
+    more = vectors([3, 0], seed=5)
+    again = IncrementalClassifier.load(saved).partial_fit(*more)
+    once = loaded.partial_fit(*more)
+    assert np.array_equal(again.predict_proba(X), once.predict_proba(X))
+    original = IncrementalClassifier.load(saved)
+    assert original.classes_.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("head", ["expanding", "preallocated", "orthoplex", "cube"])
+def test_every_head_is_saved(head, tmp_path):
+    X, y = vectors([0, 1])
+    clf = IncrementalClassifier(head=head, slots=8, memory=40, epochs=2).fit(X, np.array(["a", "b"])[y])
+    clf.save(tmp_path)
+    assert np.array_equal(IncrementalClassifier.load(tmp_path).predict_proba(X), clf.predict_proba(X))
+
+
+def test_images_a_forgotten_class_and_a_pair_of_sizes_survive(tmp_path):
+    draw = np.random.RandomState(0)
+    clf = IncrementalClassifier(backbone="lenet", slots=4, memory=20, epochs=1, image_size=(8, 12))
+    clf.fit(list(draw.randint(0, 255, (12, 9, 9, 3)).astype(np.uint8)), ["a", "b", "c"] * 4).forget("b")
+    clf.save(tmp_path)
+    loaded = IncrementalClassifier.load(tmp_path)
+    assert loaded.model_.labels == clf.model_.labels and loaded.image_size == (8, 12)
+    X = draw.randint(0, 255, (3, 8, 12, 3)).astype(np.uint8)
+    assert np.array_equal(loaded.embed(X), clf.embed(X))
+
+
+def test_a_network_of_ones_own_is_asked_for(tmp_path):
+    def network():
+        return torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU())
+
+    X, y = vectors([0, 1])
+    clf = IncrementalClassifier(backbone=network(), slots=4, memory=20, epochs=2).fit(X, y)
+    clf.save(tmp_path)
+    with pytest.raises(BadConfig, match="network of its own"):
+        IncrementalClassifier.load(tmp_path)
+    assert np.array_equal(IncrementalClassifier.load(tmp_path, backbone=network()).embed(X), clf.embed(X))
+    with pytest.raises(BadFile):
+        IncrementalClassifier.load(tmp_path, backbone=torch.nn.Linear(5, 3))
+
+
+def test_a_save_cut_off_in_the_middle_leaves_the_old_model(taught, saved, monkeypatch):
+    before = (saved / NAME).read_bytes()
+
+    def cut_off(*names):
+        raise OSError("the power went")
+
+    monkeypatch.setattr(files.os, "replace", cut_off)
+    with pytest.raises(OSError, match="power"):
+        taught.save(saved)
+    assert (saved / NAME).read_bytes() == before and [p.name for p in saved.iterdir()] == [NAME]
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 0.9, 0.999])
+def test_a_truncated_file_is_refused(saved, share):
+    content = (saved / NAME).read_bytes()
+    (saved / NAME).write_bytes(content[: int(share * len(content))])
+    with pytest.raises(BadFile):
+        IncrementalClassifier.load(saved)
+
+
+def test_flipped_bytes_are_refused(saved):
+    content = bytearray((saved / NAME).read_bytes())
+    for at in range(8, len(content), len(content) // 40):
+        changed = bytearray(content)
+        changed[at] ^= 0xFF
+        (saved / NAME).write_bytes(bytes(changed))
+        with pytest.raises(BadFile):
+            IncrementalClassifier.load(saved)
+
+
+def test_no_model_at_all_is_said_plainly(tmp_path):
+    with pytest.raises(BadFile, match="no model in"):
+        IncrementalClassifier.load(tmp_path / "nowhere")
+    files.write_tensors(tmp_path / NAME, {"a": torch.zeros(1)}, {"what": "another thing"})
+    with pytest.raises(BadFile, match="holds no model"):
+        IncrementalClassifier.load(tmp_path)
+
+
+def claim(path, **changes):
+    """Rewrite the file as someone hostile would: any claim, with a digest that fits it."""
+    tensors, state = files.read_tensors(path / NAME)
+    for name, value in changes.items():
+        *parents, last = name.split("__")
+        inner = state
+        for parent in parents:
+            inner = inner[parent]
+        inner[last] = value
+    files.write_tensors(path / NAME, tensors, json.loads(json.dumps(state)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_format": 2},
+        {"config__slots": 10**15},
+        {"config__slots": 9},
+        {"config__memory": 10**12},
+        {"config__memory": 10},
+        {"config__backbone": "timm:hf-hub:someone/something"},
+        {"config__backbone": "resnet110"},
+        {"config__head": "os.system"},
+        {"config__tomorrow": 1},
+        {"config__method": "gem"},
+        {"shape": [10**9]},
+        {"shape": [3, 10**6, 10**6]},
+        {"shape": []},
+        {"shape": "abc"},
+        {"share": 5},
+        {"parameters__tomorrow": 1},
+        {"labels": {"slots": [[0, 0], [1, 0]], "used": 2, "freed": []}},
+        {"labels": {"slots": [[0, 0], ["one", 1], [2, 2]], "used": 3, "freed": []}},
+        {"labels": {"slots": [[[], 0]], "used": 1, "freed": []}},
+        {"labels": {"slots": [[0, 0], [1, 1]], "used": 2, "freed": []}},
+        {"labels": None},
+        {"taught": "many"},
+        {"history": 5},
+        {"stability": {}},
+        {"position": {"task": 0, "evil": 1}},
+        {"epochs": -3},
+    ],
+    ids=str,
+)
+def test_a_hostile_file_is_refused_before_anything_large_is_built(saved, changes):
+    claim(saved, **changes)
+    with pytest.raises(BadFile):
+        IncrementalClassifier.load(saved)
+
+
+@pytest.mark.parametrize("name", ["learner.head.junction.weight", "method.memory.slots", "held.counts", "generator"])
+def test_tensors_that_do_not_fit_are_refused(saved, name):
+    tensors, state = files.read_tensors(saved / NAME)
+    for value in (None, torch.full((3,), 99), torch.full_like(tensors[name], 127)[..., :-1].contiguous()):
+        changed = {k: v for k, v in tensors.items() if k != name} | ({} if value is None else {name: value})
+        files.write_tensors(saved / NAME, changed, state)
+        with pytest.raises(BadFile):
+            IncrementalClassifier.load(saved)

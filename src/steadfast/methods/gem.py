@@ -71,11 +71,11 @@ class GEM(Method):
             total = sum(map(len, chunks))
             for rows in chunks:
                 loss = self.learner.loss(self.memory.images[rows], self.memory.slots[rows], reduction="sum")
-                self.backward(loss / total)
+                (loss / total).backward()
 
     def step(self, loss: Tensor) -> None:
         g = self.gradients.enter(-1)  # (parameters,)
-        self.backward(loss)
+        loss.backward()
         self.turn(g, self.gradients.matrix[:-1])
         self.optimizer.step()
 

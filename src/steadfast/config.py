@@ -25,6 +25,7 @@ from .polytopes import MOST_LOGITS
 from .recipes import RECIPES
 from .streams import ORDERS
 
+LARGEST = 2**31 - 1  # of any count
 MOST_POLYGON_SLOTS = 100  # beyond it, neighbouring directions are under four degrees apart
 
 
@@ -63,7 +64,7 @@ class Config:
     margin: float = option(0.5, "how far gem steps along each old task's gradient, at least, when one is violated")
     recipe: str = option("paper", "replay as in the `paper`, or `strong`: the options below, as far as they help")
     balance: bool = option(False, "balanced softmax: logits shifted in training by the log of each class's frequency")
-    empty: float = option(0.01, "how often a slot that is not in the batch counts as being in it, with balance")
+    empty: float = option(1.0, "how often a slot that is not in the batch counts as being in it, with balance")
     vary: str = option("none", "how each remembered image is varied before each use: none, shift, crop-flip, ...")
     distill: str = option("none", "hold remembered samples to their `logits` when stored or `features` before the task")
     distill_weight: float | None = option(None, "weight of the distillation  (default: logits 0.1, features 1)")
@@ -77,10 +78,14 @@ class Config:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise BadConfig(f"{name} is {value!r}; it must be a whole number, {least} or more.")
+            if value is not None and value > LARGEST and name != "slots":  # of slots the head knows its own limit
+                raise BadConfig(f"{name} is above {LARGEST:,}, the largest that can be.")
         for name in ("lr", "validation", "strength", "margin", "empty", "distill_weight"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
                 raise BadConfig(f"{name} is {value!r}; it must be a number.")
+            if value is not None and 1e30 < abs(value) < math.inf:  # an integer may be too large to become a float
+                raise BadConfig(f"{name} is beyond 1e30; choose a number that can be meant.")
         if self.lr is not None and not (math.isfinite(self.lr) and self.lr > 0):
             raise BadConfig(f"lr is {self.lr}; a learning rate is a finite number above 0, 0.001 by default.")
         if not (math.isfinite(self.margin) and self.margin >= 0):
@@ -90,7 +95,7 @@ class Config:
         if self.importance not in IMPORTANCES:
             raise BadConfig(f"importance is {self.importance!r}; choose one of {', '.join(IMPORTANCES)}.")
         if not (math.isfinite(self.empty) and self.empty > 0):
-            raise BadConfig(f"empty is {self.empty}; it is a finite count above 0, 0.01 by default.")
+            raise BadConfig(f"empty is {self.empty}; it is a finite count above 0, 1 by default.")
         if self.distill_weight is not None and not (math.isfinite(self.distill_weight) and self.distill_weight >= 0):
             raise BadConfig(f"distill_weight is {self.distill_weight}; a weight is a finite number, 0 or more.")
         named: dict[str, Iterable[str]] = {
@@ -294,7 +299,7 @@ class Config:
             raise BadConfig(f"Unknown configuration fields {unknown}: made by a newer steadfast? Upgrade to read it.")
         for f in dataclasses.fields(cls):
             kind, value = str(f.type), values.get(f.name, f.default)
-            if "str" in kind and not isinstance(value, str | None):
+            if "str" in kind and not isinstance(value, str) and not (value is None and "None" in kind):
                 raise BadConfig(f"{f.name} is {value!r}; it must be a name.")
             if kind == "bool" and not isinstance(value, bool):
                 raise BadConfig(f"{f.name} is {value!r}; it must be true or false.")

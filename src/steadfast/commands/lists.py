@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from .. import data, heads
 from ..benchmarks import BENCHMARKS
@@ -15,7 +15,7 @@ from .options import DataOption, console
 
 def benchmarks() -> None:
     """List the benchmarks."""
-    table = Table("benchmark", "what", "tasks", "backbone", "epochs", "memory")
+    table = Table(Column("benchmark", no_wrap=True), "what", "tasks", "backbone", "epochs", "memory")
     for name, line in BENCHMARKS.describe().items():
         b = BENCHMARKS[name]
         table.add_row(name, line, f"{b.tasks} x {b.classes_per_task}", b.backbone, str(b.epochs), str(b.memory))
@@ -33,7 +33,7 @@ def methods() -> None:
 
 
 def _list(lines: dict[str, str], kind: str) -> None:
-    table = Table(kind, "what")
+    table = Table(Column(kind, no_wrap=True), "what")
     for name, line in lines.items():
         table.add_row(name, line)
     console.print(table)
@@ -45,7 +45,7 @@ def show_data(
     fetch: Annotated[bool, typer.Option("--fetch", help="download what is missing into the cache folder")] = False,
 ) -> None:
     """Show which data is found where, and fetch what is missing."""
-    table = Table("data set", "file", "status", "where")
+    table = Table("data set", Column("file", overflow="fold"), "status", Column("where", overflow="fold"))
     for each in [name] if name else data.names():
         found = data.fetch(each, data_folder) if fetch else data.locate(each, data_folder)
         for part in found:

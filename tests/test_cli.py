@@ -1,0 +1,235 @@
+"""The command line: what people type, what they read, and what the shell sees."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import steadfast
+from conftest import assert_same_bits
+from steadfast import cli, data, experiment, heads
+from steadfast.benchmarks import BENCHMARKS
+from steadfast.config import Config
+from steadfast.experiment import RunFolder
+from steadfast.methods import METHODS
+from test_experiment import left_behind
+
+Call = Callable[..., tuple[int, str, str]]
+EPOCHS = "6"  # enough of them that a signal comes before the end
+FAST = ("--backbone", "mlp", "--device", "cpu", "--threads", "1")
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """`steadfast ...` in this process: exit code, stdout, stderr."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["steadfast", *words])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "split-minst"], "Did you mean 'split-mnist'?"),
+        (["run", "split-digits", "--head", "simplx"], "Did you mean 'simplex'?"),
+        (["run", "split-digits", "--method", "replai"], "Did you mean 'replay'?"),
+        (["run", "split-digits", "--policy", "hearding"], "Did you mean 'herding'?"),
+        (["run", "split-digits", "--backbone", "lenett"], "Did you mean 'lenet'?"),
+        (["run", "split-digits", "--augment", "crop-flop"], "Did you mean 'crop-flip'?"),
+        (["data", "minst"], "Did you mean 'mnist'?"),
+        (["run", "split-digits", "--slots", "5"], "5 slots cannot hold the 10 classes"),
+        (["run", "split-digits", "--memory", "5"], "at least 10, or 0 for none"),
+        (["run", "split-digits", "--head", "polygon", "--slots", "1000"], "choose simplex, orthoplex or cube"),
+        (["run", "split-digits", "--device", "warp"], "Try --device cpu"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_answered_in_one_line_with_the_way_out(
+    words: list[str], told: str, call: Call, tmp_path: Path
+) -> None:
+    code, _, complaint = call(*words, *(["--out", str(tmp_path)] if words[0] == "run" else []))
+    assert code == 2
+    assert complaint.startswith("error:") and told in complaint and "Traceback" not in complaint
+    assert not list(tmp_path.glob("*/result.json"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "split-digits", "--hed", "simplex"],
+        ["run", "split-digits", "--memory", "many"],
+        ["run", "split-digits", "--threads", "0"],
+        ["run"],
+        ["rum", "split-digits"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_flags_exit_with_2(words: list[str], call: Call) -> None:
+    code, _, complaint = call(*words)
+    assert code == 2 and "Traceback" not in complaint
+
+
+def test_the_help_of_run_mentions_every_field_of_config() -> None:
+    answer = CliRunner().invoke(cli.app, ["run", "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+    assert answer.exit_code == 0
+    for field in dataclasses.fields(Config):
+        flag = "benchmark" if field.name == "benchmark" else "--" + field.name.replace("_", "-")
+        assert flag in answer.output, flag
+    for flag in ("--data", "--out", "--device", "--threads", "--resume"):
+        assert flag in answer.output, flag
+
+
+def test_the_lists_have_everything_there_is(call: Call) -> None:
+    for command, names in (("benchmarks", BENCHMARKS), ("heads", heads.HEADS), ("methods", METHODS)):
+        code, out, _ = call(command)
+        assert code == 0
+        assert all(name in out for name in names)
+
+
+def test_the_version_is_told(call: Call) -> None:
+    assert call("--version") == (0, f"steadfast {steadfast.__version__}\n", "")
+
+
+class Caught(Exception):
+    pass
+
+
+CONFIGS = [
+    Config("split-digits"),
+    Config("split-mnist", memory=100, head="expanding", seed=3),
+    Config("split-mnist", method="ewc"),
+    Config("split-mnist", method="si", strength=0.25, importance="prediction"),
+    Config("permuted-mnist", method="gem", memory=200, margin=0.25, gem_replay=True),
+    Config("split-cifar10", lr=1e-05, over="seen", order="shuffled", validation=0.1, augment="none", slots=1000),
+    Config("split-digits", tasks=4, policy="herding", batch=64, optimizer="sgd", epochs=3, quick=True),
+    Config("split-digits", head="cube", slots=2**64),
+    Config("split-digits", head="preallocated", embedding=2, memory=0),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.command())
+def test_the_command_of_a_configuration_makes_that_configuration(
+    config: Config, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught: list[Config] = []
+
+    def catch(given: Config, *args: Any, **options: Any) -> None:
+        caught.append(given)
+        raise Caught
+
+    monkeypatch.setattr(experiment, "run", catch)
+    for typed in (config, config.resolved()):
+        with pytest.raises(Caught):
+            call(*shlex.split(typed.command())[1:])
+    assert [each.hash for each in caught] == [config.hash] * 2
+
+
+def test_messages_are_not_taken_for_markup(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise steadfast.errors.BadConfig("pip install 'steadfast[timm]' " + 30 * "and go on " + "[/]")
+
+    monkeypatch.setattr(experiment, "run", refuse)
+    code, _, complaint = call("run", "split-digits")
+    assert code == 2
+    assert complaint == "error: pip install 'steadfast[timm]' " + 30 * "and go on " + "[/]\n"
+
+
+def test_data_in_a_folder_without_any_is_shown_as_missing(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STEADFAST_DATA", raising=False)
+    monkeypatch.setattr(data.places, "cache_folder", lambda: tmp_path / "cache")
+    (tmp_path / "MNIST" / "raw").mkdir(parents=True)
+    (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte.gz").write_bytes(b"not a data set")
+    code, out, _ = call("data", "mnist", "--data", str(tmp_path))
+    assert code == 0
+    assert "damaged" in out and "missing" in out
+    code, out, _ = call("data", "digits", "--data", str(tmp_path / "nowhere"))
+    assert code == 0 and "ok" in out
+
+
+def folder_in(out: Path) -> RunFolder:
+    (path,) = (p for p in out.iterdir() if p.is_dir())
+    return RunFolder(path)
+
+
+def test_a_run_from_end_to_end(call: Call, tmp_path: Path) -> None:
+    words = ("run", "split-digits", "--epochs", "1", "--memory", "100", *FAST, "--out", str(tmp_path))
+    code, out, complaint = call(*words)
+    assert (code, complaint) == (0, "")
+    folder = folder_in(tmp_path)
+    result = folder.read_result()
+    assert result is not None and len(result["accuracy_matrix"]) == 5
+    assert f"{result['final_average_accuracy']:.2f} %" in out and str(folder.path) in out
+    assert "steadfast run split-digits --memory 100 --backbone mlp --epochs 1\n" in out
+    names = {path.name for path in folder.path.iterdir()}
+    assert {"config.json", "environment.json", "metrics.jsonl", "result.json", "accuracy.png", "drift.png"} <= names
+    assert len(folder.checkpoints()) == 1
+    for picture in ("accuracy.png", "drift.png"):
+        content = (folder.path / picture).read_bytes()
+        assert content[:8] == b"\x89PNG\r\n\x1a\n" and len(content) > 5000
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    assert [line["task"] for line in lines if "epoch" in line] == [1, 2, 3, 4, 5]
+    before = folder.result.stat().st_mtime_ns
+    code, again, _ = call(*words)  # the same command shows the result
+    assert code == 0 and f"{result['final_average_accuracy']:.2f} %" in again
+    assert folder.result.stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_says_how_to_go_on_and_changes_nothing(call: Call, tmp_path: Path) -> None:
+    code, told = interrupted(signal.SIGINT, tmp_path / "cut short")
+    assert code == 130
+    assert "Traceback" not in told
+    command = shlex.split(told.strip().splitlines()[-1])
+    assert command[0] == "steadfast" and folder_in(tmp_path / "cut short").read_result() is None
+    assert call(*command[1:], "--device", "cpu")[0] == 0  # exactly what it said
+    words = ("run", "split-digits", "--epochs", EPOCHS, *FAST, "--out", str(tmp_path / "whole"))
+    assert call(*words)[0] == 0
+    resumed, whole = (left_behind(folder_in(tmp_path / place)) for place in ("cut short", "whole"))
+    assert_same_bits(resumed, whole)
+
+
+@pytest.mark.slow
+def test_a_terminated_run_saves_and_exits_with_143(tmp_path: Path) -> None:
+    code, told = interrupted(signal.SIGTERM, tmp_path / "out")
+    assert code == 143 and "Stopped and saved" in told
+    assert folder_in(tmp_path / "out").checkpoints()
+
+
+def interrupted(with_signal: signal.Signals, out: Path) -> tuple[int, str]:
+    """A run in a process of its own, sent a signal as soon as it has saved something: exit code and stderr."""
+    words = ["run", "split-digits", "--epochs", EPOCHS, *FAST, "--out", str(out)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "steadfast", *words],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "60"},
+    )
+    try:
+        limit = time.monotonic() + 100
+        while not list(out.glob("*/metrics.jsonl")) and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.005)
+        process.send_signal(with_signal)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, told

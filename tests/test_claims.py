@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from records_factory import make_record
 
+from records_factory import make_record
 from steadfast import claims, intervals, paper, records
 from steadfast.config import Config
 from steadfast.editions import cell_config, editions, key

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records_factory import make_record
 
+from records_factory import make_record
 from steadfast import records
 from steadfast.config import Config
 from steadfast.errors import BadConfig, BadFile

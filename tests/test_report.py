@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records_factory import make_features, make_record
 from typer.testing import CliRunner
 
+from records_factory import make_features, make_record
 from steadfast import exports, paper, report
 from steadfast.cli import app
 from steadfast.config import Config

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from . import figures, files, plots
+from .editions import QUICK
 from .figures import Picture
 
 # Ten that colour-blind readers can tell apart: Okabe and Ito's, and two of Tol's; labels say it as well.
@@ -26,6 +27,8 @@ def feature_figure_of(record: dict[str, Any], steps: list[int] | None = None) ->
     heads = record["heads"]
     chosen = range(len(heads[0]["frames"])) if steps is None else steps
     figure = Figure(figsize=(2.55 * len(chosen) + 0.2, 2.95 * len(heads) + 0.1), layout="constrained")
+    if record.get("quick"):
+        figure.suptitle(QUICK, fontsize=9, color="#a33b00")
     grid = figure.subplots(len(heads), len(chosen), squeeze=False)
     for row, head in zip(grid, heads):
         for axes, step in zip(row, chosen):
@@ -64,11 +67,12 @@ def _reach(frame: dict[str, Any]) -> float:
 
 
 def caption(record: dict[str, Any]) -> str:
+    scaled = f" ({QUICK})" if record.get("quick") else ""
     return (
         f"Features of the test set of {record['dataset']} in two dimensions: {record['start']} classes, then "
         f"{record['add']} more, one at a time. Dots: features; lines: the head's directions "
         "(grey: classes that have not come), each panel to its own scale; degrees: how far the "
-        "classes known before turned in this step, on average."
+        f"classes known before turned in this step, on average.{scaled}"
     )
 
 

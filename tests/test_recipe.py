@@ -1,0 +1,387 @@
+"""The options of replay: each changes exactly what it says, and nothing while it is off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
+from steadfast import beyond, experiment, heads, randomness
+from steadfast.benchmarks import BENCHMARKS
+from steadfast.config import OPTIONAL, Config
+from steadfast.errors import BadConfig
+from steadfast.methods import METHODS, recipe
+from steadfast.methods.replay import Replay
+from steadfast.recipes import RECIPES
+from steadfast.training import Stopped, Trainer, Watcher
+
+CPU = torch.device("cpu")
+EVERY_HEAD = ("simplex", "orthoplex", "cube", "polygon", "expanding", "preallocated")
+OPTIONS: list[dict[str, Any]] = [
+    {"balance": True},
+    {"vary": "shift"},
+    {"distill": "logits"},
+    {"distill": "features"},
+    {"insert": "during"},
+    {"insert": "during", "distill": "logits"},
+    {"recipe": "strong"},
+]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def replay_of(trainer: Trainer) -> Replay:
+    assert isinstance(trainer.method, Replay)
+    return trainer.method
+
+
+def finished(**changes: Any) -> Trainer:
+    trainer = make_tiny_trainer(**changes)
+    trainer.run()
+    return trainer
+
+
+# The paper's recipe is untouched.
+
+
+def plain_replay(config: Config) -> dict[str, Tensor]:
+    """Replay as the paper states it and nothing else, written anew: no options, no trainer, no memory class."""
+    stream, generator = make_tiny_stream(), randomness.generator(config.seed, "training")
+    learner = experiment.make_learner(config, stream, CPU).train()
+    optimizer = torch.optim.Adam(learner.parameters(), lr=0.001, fused=True)
+    kept: list[tuple[Tensor, Tensor]] = []  # a task's images and slots each
+    for t, task in enumerate(stream.tasks):
+        learner.head.open(task.slots)
+        half = config.batch // 2
+        for _ in range(config.epochs or 0):
+            order = torch.randperm(len(task.train), generator=generator)
+            for chosen in order.split(half if kept else config.batch):
+                images, slots = task.train.batch(chosen)
+                if kept:
+                    old_images, old_slots = (torch.cat(column) for column in zip(*kept))
+                    rows = torch.randperm(len(old_images), generator=generator)[:half]
+                    images, slots = torch.cat([images, old_images[rows]]), torch.cat([slots, old_slots[rows]])
+                loss = learner.head.loss(learner.backbone(learner.normalise(images)), slots)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        quota = (config.memory or 0) // (t + 1)
+        drawn = torch.randperm(len(task.train), generator=generator)[:quota]
+        kept = [(images[:quota], slots[:quota]) for images, slots in kept] + [task.train.batch(drawn)]
+    return learner.state_dict()
+
+
+@pytest.mark.parametrize("head", ["simplex", "expanding"])
+def test_the_paper_recipe_is_plain_replay_to_the_last_bit(head: str) -> None:
+    expected = plain_replay(make_tiny_config(head=head))
+    assert_same_bits(dict(finished(head=head).learner.state_dict()), dict(expected))
+
+
+def test_every_option_is_off_unless_asked_for() -> None:
+    config = Config("split-mnist").resolved()
+    assert RECIPES["paper"](BENCHMARKS["split-mnist"]) == {}
+    assert not set(config.to_json()) & set(recipe.OPTIONS)
+    assert set(recipe.OPTIONS) <= set(OPTIONAL) and set(recipe.OPTIONS) <= set(METHODS["replay"].options)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_each_option_changes_the_run(options: dict[str, Any]) -> None:
+    one, other = finished().learner.state_dict(), finished(**options).learner.state_dict()
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+# Names of sets.
+
+
+@pytest.mark.parametrize("name", list(BENCHMARKS))
+def test_a_recipe_and_its_options_spelled_out_are_the_same_run(name: str) -> None:
+    named, spelled = Config(name, recipe="strong"), Config(name, **RECIPES["strong"](BENCHMARKS[name]))
+    assert named.resolved() == spelled.resolved()
+    assert named.hash == spelled.hash != Config(name).hash
+
+
+def test_an_option_given_beside_a_recipe_keeps_its_value() -> None:
+    assert Config("split-mnist", recipe="strong", vary="crop-flip").resolved().vary == "crop-flip"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"recipe": "stronk"}, "paper, strong"),
+        ({"distill": "labels"}, "logits, features"),
+        ({"insert": "before"}, "after, during"),
+        ({"balance": True, "empty": 0.0}, "above 0"),
+        ({"distill": "logits", "distill_weight": -1.0}, "0 or more"),
+        ({"distill": "logits", "distill_weight": float("nan")}, "finite"),
+        ({"distill_weight": 0.5}, "distill is off"),
+        ({"empty": 0.5}, "balance is off"),
+        ({"insert": "during", "policy": "herding"}, "by reservoir"),
+        ({"balance": True, "head": "cube", "slots": 2**40}, "leave balance out"),
+        ({"method": "finetune", "balance": True}, "no such option"),
+        ({"method": "agem", "vary": "shift"}, "no such option"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
+        Config("split-mnist", **values).resolved()
+
+
+# Balanced softmax.
+
+
+@pytest.mark.parametrize("name", EVERY_HEAD)
+def test_balanced_softmax_is_cross_entropy_when_all_classes_are_as_frequent(name: str) -> None:
+    head = heads.build(name, 7, 8).double()
+    head.open(range(8))
+    features, slots = torch.randn(16, 7, dtype=torch.float64, generator=seeded()), torch.arange(8).repeat(2)
+    prior = recipe.log_frequency(slots, 8, 0.01)
+    torch.testing.assert_close(head.loss(features, slots, prior=prior), head.loss(features, slots))
+
+
+def test_frequencies_are_counted_in_the_batch() -> None:
+    slots = torch.tensor([4, 1, 1, 4, 1, 0])
+    expected = np.log([1, 3, 0.25, 0.25, 2, 0.25])
+    assert recipe.log_frequency(slots, 6, 0.25).numpy() == pytest.approx(expected)
+
+
+def test_the_update_uses_the_batch_s_own_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Tensor, Tensor]] = []
+    original = heads.Head.loss
+
+    def spy(self: Any, features: Tensor, slots: Tensor, *, prior: Tensor, reduction: str = "mean") -> Tensor:
+        seen.append((slots, prior))
+        return original(self, features, slots, prior=prior, reduction=reduction)
+
+    monkeypatch.setattr(heads.Head, "loss", spy)
+    finished(balance=True, empty=0.5)
+    assert len(seen) > 10
+    for slots, prior in seen:
+        counts = [max(slots.tolist().count(slot), 0.5) for slot in range(10)]
+        assert prior.numpy() == pytest.approx(np.log(counts))
+
+
+@pytest.mark.parametrize("name", EVERY_HEAD)
+def test_balanced_softmax_s_gradient_agrees_with_finite_differences(name: str) -> None:
+    head = heads.build(name, 5, 8).double()
+    head.open(range(6))
+    slots = torch.tensor([0, 0, 0, 1, 2, 5])
+    prior = recipe.log_frequency(slots, 8, 0.01).double()
+    features = torch.randn(6, 5, dtype=torch.float64, generator=seeded(), requires_grad=True)
+    assert torch.autograd.gradcheck(lambda f: head.loss(f, slots, prior=prior), features)
+
+
+def test_balanced_softmax_by_its_definition() -> None:
+    """-log( n_y exp(z_y) / sum_k n_k exp(z_k) ), worked out with numpy."""
+    head = heads.build("simplex", 5, 6)
+    features, slots = torch.randn(4, 5, generator=seeded()), torch.tensor([0, 0, 0, 3])
+    counts = np.array([3, 0.01, 0.01, 1, 0.01, 0.01])
+    weight = counts * np.exp(head.logits(features).detach().double().numpy())
+    expected = -np.log(weight[range(4), slots.tolist()] / weight.sum(1)).mean()
+    found = head.loss(features, slots, prior=recipe.log_frequency(slots, 6, 0.01))
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+# Variation of the remembered half.
+
+
+def test_variation_leaves_the_stored_bytes_and_the_new_half_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_tiny_trainer(vary="shift")
+    method, stream, batches = replay_of(trainer), make_tiny_stream(), []
+
+    def spy(images: Tensor, slots: Tensor) -> Tensor:
+        batches.append(images)
+        return Replay.loss(method, images, slots)
+
+    monkeypatch.setattr(method, "loss", spy)
+    trainer.run()
+    known = {image.numpy().tobytes() for image in stream.tasks[0].train.images}
+    assert {image.numpy().tobytes() for image in method.memory.images[: len(method.memory)]} <= known
+    for images in batches[-4:]:  # the last task's: 4 new, 4 remembered
+        varied = [image.numpy().tobytes() not in known for image in images]
+        assert not any(varied[:4]) and any(varied[4:])
+
+
+def test_variation_is_drawn_from_the_seed() -> None:
+    assert_same_bits(bits(finished(vary="shift")), bits(finished(vary="shift")))
+
+
+def test_a_callable_of_one_s_own_varies_the_remembered_half() -> None:
+    trainer, given = make_tiny_trainer(), []
+
+    def dark(images: Tensor, generator: torch.Generator) -> Tensor:
+        given.append(len(images))
+        return images // 2
+
+    replay_of(trainer).vary = dark
+    trainer.run()
+    assert given == [4] * 12  # half of a batch, in two of three tasks, of 2 epochs and 3 steps
+
+
+# Distillation.
+
+
+@pytest.mark.parametrize("head", EVERY_HEAD)
+@pytest.mark.parametrize("policy", ["task", "class", "herding", "reservoir"])
+def test_logits_follow_their_samples_through_every_eviction(head: str, policy: str) -> None:
+    """Each stored image keeps the logits it had when it came in, though others around it are dropped."""
+    trainer = make_tiny_trainer(head=head, policy=policy, distill="logits", epochs=1)
+    method, first = replay_of(trainer), {}
+    original = method.memory.note
+
+    def note(name: str, rows: Tensor, values: Tensor) -> None:
+        original(name, rows, values)
+        first.update({method.memory.images[row].numpy().tobytes(): value for row, value in zip(rows.tolist(), values)})
+
+    method.memory.note = note  # type: ignore[method-assign]
+    trainer.run()
+    memory = method.memory
+    assert memory.tasks[: len(memory)].unique().tolist() == [0, 1, 2]
+    for row in range(len(memory)):
+        expected = first[memory.images[row].numpy().tobytes()]
+        torch.testing.assert_close(memory.notes["logits"][row], expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_stored_logits_are_the_model_s_when_the_task_ended() -> None:
+    trainer = make_tiny_trainer(distill="logits")
+    method = replay_of(trainer)
+    trainer.method.end_task(trainer.tasks[0])
+    images = method.memory.images[: len(method.memory)]
+    with torch.no_grad():
+        expected = trainer.learner.eval().logits(images)
+    torch.testing.assert_close(method.memory.notes["logits"][: len(images)], expected)
+
+
+def test_distance_of_logits_ignores_slots_that_were_not_in_use() -> None:
+    head = heads.build("expanding", 4, 5)
+    head.open([0, 2])
+    with torch.no_grad():
+        stored = recipe.dark_logits(head, torch.randn(3, 4, generator=seeded()))
+    assert stored.isnan().any(0).tolist() == [False, True, False, True, True]
+    now = torch.randn(3, 4, generator=seeded(1), requires_grad=True)
+    distance = recipe.logit_distance(head, now, stored)
+    difference = (head.outputs(now) - stored)[:, [0, 2]].detach().numpy()
+    assert float(distance.detach()) == pytest.approx((difference**2).sum() / 15, rel=1e-5)
+    distance.backward()
+    assert now.grad is not None and now.grad.isfinite().all()
+
+
+def test_features_are_distilled_from_the_learner_before_the_task() -> None:
+    trainer = make_tiny_trainer(distill="features")
+    method, tasks = replay_of(trainer), []
+    original = method.end_task
+
+    def end(task: Any) -> None:
+        if task.index:
+            assert method.before is not None and not any(p.requires_grad for p in method.before.parameters())
+            assert all(torch.equal(v, then[k]) for k, v in method.before.state_dict().items() if k in then)
+        original(task)
+        tasks.append(task.index)
+        then.update({k: v.clone() for k, v in trainer.learner.state_dict().items() if v.is_floating_point()})
+
+    then: dict[str, Tensor] = {}
+    method.end_task = end  # type: ignore[method-assign]
+    trainer.run()
+    assert tasks == [0, 1, 2]
+
+
+def test_the_distance_of_features_is_one_minus_their_cosine() -> None:
+    now, before = torch.tensor([[3.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0, 1.0], [0.0, 5.0]])
+    assert float(recipe.feature_distance(now, before)) == pytest.approx((1 - 0.5**0.5) / 2)
+
+
+# Checkpoints.
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("stop_after", [2, 7, 11])
+def test_a_run_stopped_anywhere_resumes_to_the_same_bits(options: dict[str, Any], stop_after: int) -> None:
+    left = [stop_after]
+
+    def stop() -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    first = make_tiny_trainer(watcher=Watcher(stop=stop), **options)
+    with pytest.raises(Stopped):
+        first.run()
+    second = make_tiny_trainer(**options)
+    second.load(*first.state())
+    second.run()
+    assert_same_bits_but_nan(bits(second), bits(finished(**options)))
+
+
+def assert_same_bits_but_nan(one: dict[str, Any], other: dict[str, Any]) -> None:
+    def plain(value: Any) -> Any:
+        return value.nan_to_num(1e9) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    assert_same_bits({k: plain(v) for k, v in one.items()}, {k: plain(v) for k, v in other.items()})
+
+
+# Insertion during the task.
+
+
+def test_every_sample_of_the_stream_is_as_likely_to_be_in_the_reservoir() -> None:
+    """Though each is shown once an epoch; 36 samples, 12 places, many seeds."""
+    stream, counts, runs = make_tiny_stream(), np.zeros(36), 200
+    names = {image.numpy().tobytes(): index for index, image in enumerate(stream.tasks[0].train.images)}
+    method = replay_of(make_tiny_trainer(insert="during"))
+    for seed in range(runs):
+        method.memory.count = method.memory.offered = 0
+        method.generator = seeded(seed)
+        for task in stream.tasks:
+            method.task, method.unseen = task.index, len(task.train)
+            for _ in range(2):  # epochs
+                for chosen in torch.randperm(len(task.train), generator=seeded(seed)).split(5):
+                    if method.unseen:
+                        method.insert(*task.train.batch(chosen))
+            method.end_task(task)
+        inside = [names[image.numpy().tobytes()] for image in method.memory.images]
+        assert len(set(inside)) == len(inside) == 12
+        counts[inside] += 1
+    # Without replacement the counts vary less than a multinomial's, by the factor 1 - 12/36.
+    chi_square = ((counts - runs / 3) ** 2 / (runs / 3)).sum() / (1 - 12 / 36) * 35 / 36
+    assert 0.001 < stats.chi2.sf(chi_square, 35) < 0.999
+
+
+def test_the_first_task_has_no_remembered_half_though_the_memory_fills_during_it() -> None:
+    sizes: list[int] = []
+    trainer = make_tiny_trainer(insert="during", watcher=Watcher(step=sizes.append))
+    trainer.run()
+    assert sizes == [8, 4] * 2 + [4, 4, 4] * 4
+
+
+# Everything together.
+
+
+@pytest.mark.parametrize("head", EVERY_HEAD)
+def test_every_head_learns_with_the_strong_recipe(head: str) -> None:
+    trainer = finished(head=head, recipe="strong", epochs=8)
+    assert all(value.isfinite().all() for value in trainer.learner.parameters())
+    assert sum(trainer.at.accuracies[-1]) / 3 >= 40  # chance is 17, and these images are all but noise when shifted
+
+
+def test_the_ablation_covers_each_option_alone_and_together_for_each_head() -> None:
+    configs = beyond.configs([0, 1])
+    assert {c.resolved().memory for c in configs} == {100, 1100}
+    assert {c.resolved().head for c in configs} == {"simplex", "expanding", "preallocated"}
+    assert len({c.hash for c in configs}) == len(configs) == 2 * 2 * 3 * len(beyond.variants(BENCHMARKS["split-mnist"]))
+
+
+def test_records_become_rows_beside_the_paper_s() -> None:
+    configs = beyond.configs([0, 1], heads=["simplex"], memories=[100])
+    records = [{"config": c.resolved().to_json(), "final_average_accuracy": 90.0 + c.seed} for c in configs]
+    stray = Config("split-mnist", memory=100, lr=0.01).resolved().to_json()
+    table = beyond.rows([*records, {"config": stray, "final_average_accuracy": 0.0}])
+    assert [row["variant"] for row in table] == ["published", *beyond.variants(BENCHMARKS["split-mnist"])]
+    assert table[0]["simplex"]["mean"] == pytest.approx(82.3, abs=0.1)
+    assert table[1] == {
+        "benchmark": "split-mnist", "memory": 100, "variant": "paper",
+        "simplex": {"mean": 90.5, "std": 0.5, "runs": 2}, "expanding": None, "preallocated": None,
+    }

@@ -1,0 +1,63 @@
+"""What `make torture` measured: kept in docs/reliability.json, shown by docs/reliability.md.
+
+    python tests/torture/figures.py      puts the figures of the last run into the page
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+FIGURES, PAGE = DOCS / "reliability.json", DOCS / "reliability.md"
+
+
+def read() -> dict[str, dict[str, Any]]:
+    return json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+
+
+def keep(name: str, **figures: Any) -> None:
+    """The figures of one torture test, in place of those of its last run."""
+    import torch
+
+    told = read()
+    told[name] = {**figures, "on": str(date.today()), "torch": torch.__version__, "python": platform.python_version()}
+    FIGURES.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+    if PAGE.exists():
+        PAGE.write_text(rendered(PAGE.read_text(), told))
+
+
+def rendered(page: str, told: dict[str, dict[str, Any]]) -> str:
+    """The page with each `<!--NAME-->...<!--/-->` filled by the figures called NAME."""
+    pieces = page.split("<!--")
+    out = [pieces[0]]
+    for piece in pieces[1:]:
+        name, _, rest = piece.partition("-->")
+        if name == "/":
+            out.append(f"/-->{rest}")
+        elif name in SENTENCES:
+            out.append(f"{name}-->{SENTENCES[name].format(**told[name]) if name in told else 'not run yet'}")
+        else:
+            out.append(piece)
+    return "<!--".join(out)
+
+
+SENTENCES = {
+    "kills": "{kills:,} kills ({events} kinds of moment, {timed} at random times) in {runs} runs: all ended bit-identical",
+    "commands": "{kills} kills of `steadfast run` itself: bit-identical",
+    "disk": "{faults:,} injected faults: {clear:,} clear errors, {absorbed:,} without effect; all went on bit-identical",
+    "damage": "{flips:,} flipped bits and {cuts:,} truncations of five kinds of file: {wrong} wrong answers",
+    "fuzz": "{inputs:,} inputs: {refused:,} refused by our own exceptions, {accepted:,} read, {escaped} others; "
+            "slowest {slowest:.2f} s, peak +{growth:.0f} MB under a limit of +{limit} MB",
+    "sweep": "{runs} runs, {kills} workers killed, Ctrl-C once: all ended with the bits of a run by itself",
+    "soak": "{tasks} tasks: {slope:+.1f} kB a task (limit {allowed:.0f}), step time x {ratio:.2f} from first to last fifth",
+    "threads": "1 and 2 threads: {same}",
+    "audit": "{packages} packages: {found}",
+}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered(PAGE.read_text(), read()))

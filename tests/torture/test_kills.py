@@ -1,0 +1,80 @@
+"""SIGKILL at any moment, again and again: the run ends in the bits of one that was left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import figures
+from survivor import differ, remains
+
+METHODS = ["replay", "gem", "si", "ewc"]
+SHORT = {"injected": 5, "timed": 1, "tiny": True, "batch": 8}
+LONG = {"injected": 45, "timed": 15}
+
+
+def survive(folder: Path, **plan: Any) -> dict[str, Any]:
+    whole = json.dumps({"folder": str(folder / "runs"), "methods": METHODS, **plan})
+    script = Path(__file__).with_name("survivor.py")
+    done = subprocess.run([sys.executable, str(script), whole], capture_output=True, text=True, timeout=3000)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_killed_runs_end_in_the_same_bits(tmp_path: Path) -> None:
+    found = survive(tmp_path, seed=0, **SHORT)
+    assert all(sum(each["kills"].values()) >= 6 for each in found.values())
+
+
+@pytest.mark.torture
+def test_killed_runs_end_in_the_same_bits_every_time(tmp_path: Path) -> None:
+    found = survive(tmp_path, seed=int(time.time()), **LONG)
+    kinds: dict[str, int] = {}
+    for each in found.values():
+        for name, count in each["kills"].items():
+            kinds[name] = kinds.get(name, 0) + count
+    kills = sum(kinds.values())
+    assert kills >= 200 and all(sum(each["kills"].values()) >= 50 for each in found.values())
+    wanted = {"after a step", "half of a file", "before the rename", "after cutting the memory", "before a task's end",
+              "after a task's begin", "before the evaluation"}
+    assert wanted <= kinds.keys()
+    figures.keep("kills", kills=kills, events=len(kinds) - 1, timed=kinds["a random moment"], kinds=kinds,
+                 runs=sum(each["runs"] for each in found.values()))
+
+
+@pytest.mark.torture
+def test_the_command_itself_survives_kills(tmp_path: Path) -> None:
+    """As a user would have it: a process of its own, killed from outside, the same command given again."""
+    command = [sys.executable, "-m", "steadfast", "run", "split-digits", "--quick", "--backbone", "mlp", "--epochs", "8",
+               "--threads", "1", "--out"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def start(out: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*command, str(tmp_path / out)], env=environment, stdout=subprocess.DEVNULL)
+
+    began = time.monotonic()
+    assert start("whole").wait(600) == 0
+    lasted, chance, kills = time.monotonic() - began, random.Random(), 0
+    while True:
+        process = start("killed")
+        try:
+            code = process.wait(chance.uniform(0.4, 1.0) * lasted if kills < 6 else 600)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            code = process.wait()
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        kills += 1
+    differ(remains(tmp_path / "killed"), remains(tmp_path / "whole"), "steadfast run")
+    assert kills
+    figures.keep("commands", kills=kills)

@@ -1,0 +1,115 @@
+"""SIGTERM and Ctrl-C: saved, told how to go on, the right exit code, whatever the run was doing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import make_tiny_stream
+from steadfast import cli, experiment, files, training
+from steadfast.memory import Memory
+from steadfast.methods import METHODS
+from steadfast.signals import Stopping
+from survivor import differ, remains
+
+COMMAND = ["steadfast", "run", "split-digits", "--backbone", "mlp", "--epochs", "2", "--batch", "8", "--memory", "12"]
+MOMENTS: dict[str, tuple[Any, str]] = {
+    "in a step": (METHODS["replay"], "observe"),
+    "at a task's end": (METHODS["replay"], "end_task"),
+    "in the memory's update": (Memory, "keep"),
+    "in an evaluation": (training, "evaluate"),
+    "while a checkpoint is written": (os, "replace"),
+}
+
+Command = Callable[[str], int]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """`steadfast run` on a tiny stream in this process; gives its exit code."""
+    monkeypatch.setattr(experiment, "make_stream", lambda config, root=None: make_tiny_stream())
+    monkeypatch.setattr(experiment.plots, "run_pictures", lambda result, folder: [])
+
+    def call(out: str) -> int:
+        monkeypatch.setattr(sys, "argv", [*COMMAND, "--device", "cpu", "--out", str(tmp_path / out)])
+        try:
+            cli.main()
+        except SystemExit as ended:
+            return int(ended.code or 0)
+        return 0
+
+    return call
+
+
+def send_at(patch: pytest.MonkeyPatch, owner: Any, attribute: str, call: int, *signals: int) -> None:
+    """Send signals to this process in the n-th call of a function."""
+    real, left = getattr(owner, attribute), iter(range(call - 1, -1, -1))
+
+    def function(*args: Any, **options: Any) -> Any:
+        if next(left, None) == 0:
+            for number in signals:
+                os.kill(os.getpid(), number)
+        return real(*args, **options)
+
+    patch.setattr(owner, attribute, function)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_it_stops_saves_and_goes_on_to_the_same_bits(
+    number: int, code: int, moment: str, command: Command, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert command("whole") == 0
+    with monkeypatch.context() as patch:
+        send_at(patch, *MOMENTS[moment], 1 if moment == "in the memory's update" else 2, number)
+        assert command("cut") == code
+    told = capsys.readouterr().err
+    assert "Stopped and saved" in told and "Go on with the same command" in told and str(tmp_path / "cut") in told
+    (folder,) = (tmp_path / "cut").iterdir()
+    assert experiment.RunFolder(folder).checkpoints() and not (folder / "result.json").exists()
+    assert command("cut") == 0
+    differ(remains(tmp_path / "cut"), remains(tmp_path / "whole"), moment)
+
+
+def test_a_wish_to_stop_when_no_step_is_left_lets_the_run_end(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        send_at(patch, training, "evaluate", 3, signal.SIGTERM)  # after the last of three tasks
+        assert command("cut") == 0
+    assert command("whole") == 0
+    differ(remains(tmp_path / "cut"), remains(tmp_path / "whole"), "a late wish")
+
+
+@pytest.mark.parametrize("moment", ["in a step", "while a checkpoint is written"])
+def test_a_second_ctrl_c_stops_at_once_and_loses_only_what_was_not_saved(
+    moment: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        send_at(patch, *MOMENTS[moment], 4, signal.SIGINT, signal.SIGINT)
+        assert command("cut") == 130
+    (folder,) = (tmp_path / "cut").iterdir()
+    assert not list(folder.glob(".*.part"))
+    for checkpoint in experiment.RunFolder(folder).checkpoints():
+        files.read_tensors(checkpoint)
+    assert command("cut") == 0 and command("whole") == 0
+    differ(remains(tmp_path / "cut"), remains(tmp_path / "whole"), moment)
+
+
+def test_a_sigterm_after_ctrl_c_does_not_interrupt_the_saving() -> None:
+    """Ctrl-C in a sweep reaches its workers from the terminal, and a SIGTERM then from the sweep."""
+    with Stopping() as stopping:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopping.asked() and stopping.exit_code == 130
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,12 @@ from steadfast.records import Record
 from steadfast.tables import tables, tally
 
 
-def runs(config: Config, values: Sequence[float], drift: float | None = 5.0) -> list[Record]:
+def runs(config: Config, values: Sequence[float], **more: Any) -> list[Record]:
     """One checked record a value, with seeds 0, 1, ..."""
     made = []
     for seed, value in enumerate(values):
         each = dataclasses.replace(config, seed=seed)
-        made.append(records.checked(each.name, make_record(each, value, drift=drift, quick=each.quick)))
+        made.append(records.checked(each.name, make_record(each, value, **more)))
     return made
 
 
@@ -125,16 +126,27 @@ def test_preallocating_compares_many_slots_with_few_on_any_benchmark() -> None:
     assert found.tested[0].paper == pytest.approx(32.27 - 31.8)
 
 
-def test_geometry_compares_drift() -> None:
-    fixed, free = [82.0, 83.0], [82.0, 83.0]
-    still, moved = runs(mnist("simplex"), fixed, drift=3.0), runs(mnist("expanding"), free, drift=30.0)
-    found = claim(4, still, moved)
-    assert found.verdict == "holds" and found.tested[0].interval is not None
-    assert found.tested[0].interval.estimate == pytest.approx(27.0)
-    assert claim(4, runs(mnist("simplex"), fixed, drift=30.0), runs(mnist("expanding"), free, drift=3.0)).verdict == (
-        "does not hold"
-    )
-    assert not claim(4, runs(mnist("simplex"), fixed, drift=None), moved).tested
+def test_geometry_compares_how_far_weights_and_features_turned() -> None:
+    fixed = runs(mnist("simplex"), [82.0, 83.0], drift=40.0, mean_head_drift=0.0, separation=[90.0, 80.0])
+    free = runs(mnist("expanding"), [82.0, 83.0], drift=33.0, mean_head_drift=30.0, separation=[90.0, 55.0])
+    found = claim(4, fixed, free)
+    assert [(each.where, each.verdict) for each in found.tested] == [
+        ("split-mnist, M=100, weights", "holds"), ("split-mnist, M=100, features", "holds")
+    ]
+    weights, features = (each.interval for each in found.tested)
+    assert weights is not None and weights.estimate == pytest.approx(30.0)
+    assert features is not None and features.estimate == pytest.approx(60.0 - 50.0)  # 33 of 55, 40 of 80
+    assert found.verdict == "holds"
+    more = runs(mnist("simplex"), [82.0, 83.0], drift=70.0, mean_head_drift=0.0, separation=[90.0, 80.0])
+    assert claim(4, more, free).verdict == "does not hold"
+
+
+def test_geometry_takes_degrees_from_records_that_know_no_separation() -> None:
+    fixed, free = runs(mnist("simplex"), [82.0, 83.0], drift=3.0), runs(mnist("expanding"), [82.0, 83.0], drift=30.0)
+    found = claim(4, fixed, free)
+    assert [each.where for each in found.tested] == ["split-mnist, M=100, features"]
+    assert found.tested[0].note == "simplex 3.0°, expanding 30.0°" and found.verdict == "holds"
+    assert not claim(4, runs(mnist("simplex"), [82.0, 83.0], drift=None), free).tested
 
 
 def test_a_penalty_fails_if_replay_is_far_above_it() -> None:

@@ -14,12 +14,17 @@ from .records import Record
 
 HOLDS, FAILS, UNSURE, NOT_RUN = "holds", "does not hold", "not enough runs", "not run"
 MARGIN = 1.0  # points of accuracy: the smallest difference that matters
-TURN = 1.0  # degrees: likewise, of drift
+TURN = 1.0  # degrees, or percent of the angle between classes: likewise, of drift
 GULF = 10.0  # points below replay with the smallest memory: that is failing
 PENALTIES = ("ewc", "online-ewc", "si", "mas")
 
 Values = dict[int, float]  # by seed
 Judge = Callable[[float, float], str]
+Measure = Callable[[Record], float | None]
+_MOVES: tuple[tuple[str, str, Measure], ...] = (
+    ("weights", "°", lambda run: run.head_drift),
+    ("features", " %", lambda run: run.relative_drift),
+)
 
 
 @dataclass(frozen=True)
@@ -138,17 +143,20 @@ def _geometry(edition: Edition) -> Claim:
     evidence = []
     for a in _table1("replay+simplex"):
         b = _cell("replay+expanding", a.benchmark, a.memory)
-        fixed, free = (_drifts(edition.of_cell(cell)) for cell in (a, b))
-        note = ""
-        if fixed and free:
-            note = f"simplex turned {_mean(fixed):.1f}°, expanding {_mean(free):.1f}°"
-        evidence.append(_judged(_place(a), free, fixed, _turns_more, None, note))
+        fixed, free = edition.of_cell(a), edition.of_cell(b)
+        for what, unit, of in _MOVES:
+            still, moved = _known(fixed, of), _known(free, of)
+            if what == "features" and not (still and moved):  # older records: degrees alone
+                unit, still, moved = "°", _known(fixed, _degrees), _known(free, _degrees)
+            note = f"simplex {_mean(still):.1f}{unit}, expanding {_mean(moved):.1f}{unit}" if still and moved else ""
+            evidence.append(_judged(f"{_place(a)}, {what}", moved, still, _turns_more, None, note))
     return Claim(
         "The geometry does not move where a trainable head's does",
-        "How many degrees more each old class's mean feature turned, from when it was learned to the end, with the "
-        "expanding head than with the simplex; each in the space its own head sees. Holds if the interval lies above "
-        f"0; fails if it reaches 0 and stays below {TURN:g} degree.",
-        "degrees",
+        "How much more old classes turned, from when they were learned to the end, with the expanding head than with "
+        "the simplex: the head's weights in degrees (fixed ones cannot), and the mean features in percent of the mean "
+        "angle between classes, because the two heads see different spaces. Holds if the interval lies above 0; fails "
+        f"if it reaches 0 and stays below {TURN:g}.",
+        "difference",
         tuple(evidence),
     )
 
@@ -216,8 +224,12 @@ def _accuracy(edition: Edition, cell: Cell) -> Values:
     return _values(edition.of_cell(cell))
 
 
-def _drifts(runs: Iterable[Record]) -> Values:
-    return {run.seed: run.drift for run in runs if run.drift is not None}
+def _known(runs: Iterable[Record], measure: Measure) -> Values:
+    return {run.seed: value for run in runs if (value := measure(run)) is not None}
+
+
+def _degrees(run: Record) -> float | None:
+    return run.drift
 
 
 def _minus(a: Values, b: Values) -> Values:

@@ -1,0 +1,94 @@
+"""The stability report: drift in degrees, recall in an old index, and a plain answer."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from steadfast.labels import Labels
+from steadfast.memory import Memory
+from steadfast.stability import ClassStability, Stability, measure, nearest_is_right
+
+
+class Still:
+    """A model of two classes whose vectors are given, in place of one that computes them."""
+
+    def __init__(self, vectors, stored, slots, tasks, taught=2):
+        self.vectors, self.taught = torch.tensor(vectors), taught
+        self.labels = Labels(4, {"a": 0, "b": 1}, used=2)
+        self.held = Memory(len(slots), (2,), "class")
+        self.held.add(torch.arange(len(slots)).float()[:, None].repeat(1, 2), torch.tensor(slots), 0)
+        self.held.tasks[:] = torch.tensor(tasks)
+        self.held.note("stored", torch.arange(len(slots)), torch.tensor(stored))
+
+    def embed(self, images):
+        return self.vectors[images[:, 0].long()]
+
+
+def around(degrees, spread=1.0):
+    """Two vectors a little to each side of a direction in the plane, not of length one."""
+    angles = (math.radians(degrees - spread), math.radians(degrees + spread))
+    return [[3 * math.cos(angle), 3 * math.sin(angle)] for angle in angles]
+
+
+def test_drift_is_the_angle_between_mean_directions():
+    stored = around(0.0) + around(90.0)
+    before = Still(around(5.0) + around(90.0), stored, [0, 0, 1, 1], [0, 0, 1, 1])
+    after = Still(around(25.0) + around(90.0), stored, [0, 0, 1, 1], [0, 0, 1, 1])
+    found = measure(before, after)
+    a, b = found.classes
+    assert a.moved == pytest.approx(20, abs=0.01) and a.moved_since_learned == pytest.approx(25, abs=0.01)
+    assert b.moved is None, "it was learned just now"
+    assert b.moved_since_learned == pytest.approx(0, abs=0.01)
+    assert found.action == "keep" and found.recall == found.recall_refreshed == 1
+
+
+def test_recall_falls_when_a_class_moves_onto_another_and_its_refresh_is_advised():
+    stored = around(0.0) + around(90.0)
+    after = Still(around(80.0) + around(170.0), stored, [0, 0, 1, 1], [0, 0, 0, 0])
+    found = measure(after, after)
+    assert [c.recall for c in found.classes] == [0.0, 1.0] and found.recall == 0.5
+    assert found.recall_refreshed == 1 and found.action == "refresh" and found.refresh == ("a",)
+    assert "Refresh these classes: a" in found.answer and "100.0 %" in str(found)
+
+
+def test_when_most_classes_are_stale_the_answer_is_to_rebuild():
+    stored = around(0.0) + around(90.0)
+    after = Still(around(90.0) + around(0.0), stored, [0, 0, 1, 1], [0, 0, 0, 0])
+    assert measure(after, after).action == "rebuild"
+
+
+def test_without_held_back_samples_nothing_is_claimed():
+    empty = SimpleNamespace(held=Memory(0, (2,), "class"), labels=Labels(4, {"a": 0}, used=1), taught=1)
+    found = measure(None, empty)
+    assert found.action == "unknown" and "Not measured" in found.answer and found.recall is None
+    assert found.classes[0].samples == 0
+
+
+def test_a_sample_never_finds_itself():
+    vectors = torch.nn.functional.normalize(torch.tensor([[1.0, 0.0], [0.99, 0.1], [0.0, 1.0]]), dim=1)
+    assert nearest_is_right(vectors, vectors, torch.tensor([0, 0, 1])).tolist() == [True, True, False]
+
+
+def test_a_report_goes_through_json():
+    rows = (ClassStability("a", 3, None, 1.5, 0.5, 1.0), ClassStability("b", 1, 2.0, 2.0, None, None))
+    report = Stability(rows, None, 0.5, 1.0)
+    assert Stability.from_json(json.loads(json.dumps(report.to_json()))) == report
+
+
+def test_every_partial_fit_reports():
+    from steadfast import IncrementalClassifier
+
+    draw = np.random.RandomState(0)
+    centres = draw.normal(scale=5, size=(3, 4))
+    clf = IncrementalClassifier(slots=6, memory=100, epochs=5)
+    for label in range(3):
+        clf.partial_fit(centres[label] + draw.normal(size=(40, 4)), [label] * 40)
+        report = clf.stability_
+        assert [c.label for c in report.classes] == list(range(label + 1))
+        assert all(c.samples == 4 or c.samples == 3 for c in report.classes)
+        assert report.classes[label].moved_since_learned == pytest.approx(0, abs=0.01)
+        assert (report.recall_before is None) == (label == 0)

@@ -67,7 +67,7 @@ class Config:
     empty: float = option(1.0, "how often a slot that is not in the batch counts as being in it, with balance")
     vary: str = option("none", "how each remembered image is varied before each use: none, shift, crop-flip, ...")
     distill: str = option("none", "hold remembered samples to their `logits` when stored or `features` before the task")
-    distill_weight: float | None = option(None, "weight of the distillation  (default: logits 0.1, features 1)")
+    distill_weight: float | None = option(None, "weight of the distillation  (default: logits 0.5, features 5)")
     insert: str = option("after", "remember samples after a task by policy, or during it by reservoir")
     gem_replay: bool = option(False, "gem trains on the memory as well, as the reference does, half and half")
 

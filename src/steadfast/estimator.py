@@ -35,7 +35,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     policy : which samples are remembered: "class" (as many of each), "herding", "reservoir", "task".
     distill : "features" holds the vectors of remembered samples where they were before each batch, so that an index
         of them stays good; "logits" likewise their logits when stored; "none" lets them move.
-    distill_weight : how strongly; by default 1 for features and 0.1 for logits.
+    distill_weight : how strongly; by default 5 for features and 0.5 for logits.
     epochs : passes over each batch given; "auto" makes it about 150 updates, 5 to 100 passes.
     batch, lr, optimizer : of the updates; half of a batch is remembered samples.
     augment : "auto" (images: "shift"), "none", "shift", "crop-flip".

@@ -16,7 +16,8 @@ def paper(benchmark: Benchmark) -> dict[str, Any]:
 def strong(benchmark: Benchmark) -> dict[str, Any]:
     """Same network, epochs, memory and stream; the remembered samples are made more of."""
     vary = benchmark.shift if benchmark.shift != benchmark.augment else "none"  # not the same twice
-    return {"balance": True, "vary": vary}
+    distill = "logits" if benchmark.kind == "permuted" else "features"  # each the better one, on validation samples
+    return {"balance": True, "vary": vary, "distill": distill}
 
 
 RECIPES: dict[str, Callable[[Benchmark], dict[str, Any]]] = {"paper": paper, "strong": strong}

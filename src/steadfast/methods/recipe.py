@@ -17,7 +17,7 @@ from ..learner import Learner
 
 OPTIONS = ("recipe", "balance", "empty", "vary", "distill", "distill_weight", "insert")
 DISTILL = ("none", "logits", "features")
-WEIGHTS = {"logits": 0.1, "features": 1.0}  # of the distillation, beside a cross-entropy of weight 1
+WEIGHTS = {"logits": 0.5, "features": 5.0}  # of the distillation, beside a cross-entropy of weight 1
 INSERT = ("after", "during")
 
 

@@ -46,14 +46,15 @@ def rendered(page: str, told: dict[str, dict[str, Any]]) -> str:
 
 
 SENTENCES = {
-    "kills": "{kills:,} kills ({events} kinds of moment, {timed} at random times) in {runs} runs: all ended bit-identical",
+    "kills": "{kills:,} kills ({events} kinds of moment, {timed} at random times) in {runs} runs: all bit-identical",
     "commands": "{kills} kills of `steadfast run` itself: bit-identical",
-    "disk": "{faults:,} injected faults: {clear:,} clear errors, {absorbed:,} without effect; all went on bit-identical",
-    "damage": "{flips:,} flipped bits and {cuts:,} truncations of five kinds of file: {wrong} wrong answers",
+    "disk": "{faults:,} injected faults: {clear:,} clear errors, {absorbed:,} without effect; then bit-identical",
+    "damage": "{flips:,} flipped bits and {cuts:,} truncations of six kinds of file: {wrong} wrong answers",
     "fuzz": "{inputs:,} inputs: {refused:,} refused by our own exceptions, {accepted:,} read, {escaped} others; "
             "slowest {slowest:.2f} s, peak +{growth:.0f} MB under a limit of +{limit} MB",
     "sweep": "{runs} runs, {kills} workers killed, Ctrl-C once: all ended with the bits of a run by itself",
-    "soak": "{tasks} tasks: {slope:+.1f} kB a task (limit {allowed:.0f}), step time x {ratio:.2f} from first to last fifth",
+    "soak": "{tasks} tasks: {slope:+.1f} kB a task (limit {allowed:.0f}), steps of the last fifth take {ratio:.2f} times "
+            "the first fifth's",
     "threads": "1 and 2 threads: {same}",
     "audit": "{packages} packages: {found}",
 }

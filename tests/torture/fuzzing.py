@@ -1,4 +1,4 @@
-"""Feeds the loaders garbage that is nearly right: `python fuzzing.py '{"tensors": 1000, ...}' SEED` prints what came of it.
+"""Feeds the loaders garbage that is nearly right: `python fuzzing.py '{"configs": 1000, ...}' SEED` prints what came.
 
 Each target is a loader and a file that it likes. Inputs are that file with bytes flipped, cut, repeated, spliced or
 with numbers made enormous; for files with a digest also with a right digest over wrong content, because a digest
@@ -41,9 +41,10 @@ from steadfast.errors import SteadfastError
 LIMIT = 1 << 30  # bytes that loading may add to what the process has
 PATIENCE = 20  # seconds for one input, on a machine that is busy with other things
 
-NUMBERS = (0, 1, -1, 255, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**18, 10**400, -(10**400), 0.5, -0.0, 1e308)
-VALUES: tuple[Any, ...] = (*NUMBERS, None, True, False, "", "x", "ä" * 50, "../../etc/passwd", [], {}, [[]], [None], {"": 0},
-                           "timm:resnet18", "os.system", [1, 2, 3], "9" * 400)
+NUMBERS = (0, 1, -1, 255, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**18, 10**400, -(10**400), 0.5, -0.0,
+           1e308)
+VALUES: tuple[Any, ...] = (*NUMBERS, None, True, False, "", "x", "ä" * 50, "../../etc/passwd", [], {}, [[]], [None],
+                           {"": 0}, "timm:resnet18", "os.system", [1, 2, 3], "9" * 400)
 
 
 # ------------------------------------------------------------ how inputs are made
@@ -68,7 +69,8 @@ def scrambled(content: bytes, chance: random.Random) -> bytes:
         elif kind == 4:
             data[place:place] = data[place : place + chance.randrange(1, 64)]
         elif kind == 5:
-            data[place : place + 8] = struct.pack("<Q", chance.choice((0, 1, 2**31, 2**40, 2**63, 2**64 - 1, len(data))))
+            size = chance.choice((0, 1, 2**31, 2**40, 2**63, 2**64 - 1, len(data)))
+            data[place : place + 8] = struct.pack("<Q", size)
         else:
             data[place:place] = chance.randbytes(chance.randrange(1, 32))
     return bytes(data)
@@ -206,11 +208,13 @@ class Targets:
         parts = {name: scrambled(content, self.chance) if self.chance.randrange(3) == 0 else content
                  for name, content in self.cifar.items()}
         buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w", format=self.chance.choice((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))) as a:
+        form = self.chance.choice((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))
+        with tarfile.open(fileobj=buffer, mode="w", format=form) as a:
             for name, content in parts.items():
                 member = tarfile.TarInfo(self.chance.choice(("c/", "c/", "c/", "../", "/c/", "c/../c/")) + name)
                 member.size = len(content)
-                member.type = self.chance.choice((tarfile.REGTYPE,) * 6 + (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE))
+                odd = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE)
+                member.type = self.chance.choice((tarfile.REGTYPE,) * 6 + odd)
                 member.linkname = "/etc/passwd"
                 a.addfile(member, io.BytesIO(content))
         inner = buffer.getvalue()

@@ -73,7 +73,7 @@ class Events:
         files.open = self.open  # type: ignore[attr-defined]
 
     def open(self, path: Path, mode: str) -> Any:
-        file = open(path, mode, buffering=0)
+        file = open(path, mode, buffering=0)  # noqa: SIM115  it is closed by the `with` that it is given to
         if mode == "wb":
             real, events = file.write, self
 
@@ -146,7 +146,8 @@ class Survivor:
         lasted = time.monotonic() - began
         usual = json.loads((self.root / "told").read_text())
         whole = remains(self.root / "whole")
-        names = [name for name in sorted(usual) for _ in range(1)]
+        names = sorted(usual)
+        self.chance.shuffle(names)
         injected, timed = self.plan["injected"], self.plan["timed"]
         while sum(self.kills.values()) < injected + timed:
             out = self.root / f"run-{self.runs}"

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import figures
+import pytest
+from survivor import differ, remains
+
 from conftest import make_tiny_config
 from steadfast import experiment, files
 from steadfast.config import Config
 from steadfast.errors import CannotWrite
-from survivor import differ, remains
 
 Run = Callable[..., experiment.Result]
 CONFIG: dict[str, Any] = {"backbone": "lenet", "epochs": 2}
@@ -47,7 +47,7 @@ class FullAt:
         if "w" not in mode:
             return open(path, mode)
         self.check()
-        file = open(path, mode)
+        file = open(path, mode)  # noqa: SIM115  it is closed by the `with` that it is given to
         real = file.write
 
         class Half:

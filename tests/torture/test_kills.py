@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import figures
+import pytest
 from survivor import differ, remains
 
 METHODS = ["replay", "gem", "si", "ewc"]
@@ -54,8 +53,8 @@ def test_killed_runs_end_in_the_same_bits_every_time(tmp_path: Path) -> None:
 @pytest.mark.torture
 def test_the_command_itself_survives_kills(tmp_path: Path) -> None:
     """As a user would have it: a process of its own, killed from outside, the same command given again."""
-    command = [sys.executable, "-m", "steadfast", "run", "split-digits", "--quick", "--backbone", "mlp", "--epochs", "8",
-               "--threads", "1", "--out"]
+    command = [sys.executable, "-m", "steadfast", "run", "split-digits", "--quick", "--backbone", "mlp", "--epochs",
+               "8", "--threads", "1", "--out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def start(out: str) -> subprocess.Popen[bytes]:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from survivor import differ, remains
 
 from conftest import make_tiny_stream
 from steadfast import cli, experiment, files, training
 from steadfast.memory import Memory
 from steadfast.methods import METHODS
 from steadfast.signals import Stopping
-from survivor import differ, remains
 
 COMMAND = ["steadfast", "run", "split-digits", "--backbone", "mlp", "--epochs", "2", "--batch", "8", "--memory", "12"]
 MOMENTS: dict[str, tuple[Any, str]] = {

@@ -1,0 +1,101 @@
+"""Whatever a file holds: an exception of ours, soon, and without asking for memory that a header lies about."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import figures
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from steadfast import files
+from steadfast.config import Config
+from steadfast.data import catalog, parse
+from steadfast.data.catalog import Packed, Part
+from steadfast.errors import BadData, BadFile, SteadfastError
+
+SHORT = {"tensor_files": 400, "configs": 400, "record_files": 200, "idx_files": 200, "cifar_archives": 150,
+         "gzips": 200, "checkpoints": 60, "models": 60}
+LONG = {"tensor_files": 30_000, "configs": 20_000, "record_files": 12_000, "idx_files": 20_000, "cifar_archives": 9_000,
+        "gzips": 20_000, "checkpoints": 2_000, "models": 2_000}
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=12,
+)
+relaxed = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def fuzz(wanted: dict[str, int], seed: int) -> dict[str, Any]:
+    script = Path(__file__).with_name("fuzzing.py")
+    done = subprocess.run([sys.executable, str(script), json.dumps(wanted), str(seed)], capture_output=True, text=True,
+                          timeout=3000)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["escaped"] == []
+    assert told["inputs"] == told["refused"] + told["accepted"] and told["refused"] and told["accepted"]
+    return told
+
+
+def test_only_our_own_exceptions_come_out() -> None:
+    fuzz(SHORT, 0)
+
+
+@pytest.mark.torture
+def test_only_our_own_exceptions_come_out_of_a_hundred_thousand() -> None:
+    seed, total = int(time.time()), {"inputs": 0, "refused": 0, "accepted": 0}
+    slowest = growth = 0.0
+    by_target, limit = {}, 0
+    for name, count in LONG.items():  # a process each, so that none hides another's memory
+        told = fuzz({name: count}, seed)
+        total = {key: total[key] + told[key] for key in total}
+        slowest, growth, limit = max(slowest, told["slowest"]), max(growth, told["growth"]), told["limit"]
+        by_target[name] = count
+    assert total["inputs"] >= 100_000
+    figures.keep("fuzz", **total, escaped=0, slowest=round(slowest, 3), growth=round(growth, 1), limit=limit,
+                 by_target=by_target, seed=seed)
+
+
+@given(content=st.binary(max_size=300))
+@relaxed
+def test_any_bytes_are_no_tensor_file(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(BadFile):
+        files.read_tensors(tmp_path / "x")
+
+
+@given(value=st.dictionaries(st.sampled_from([*Config.__dataclass_fields__, "x"]), values, max_size=4))
+@relaxed
+def test_any_json_is_a_config_or_refused(value: dict[str, Any]) -> None:
+    try:
+        config = Config.from_json({"benchmark": "split-digits", **value}).resolved()
+    except SteadfastError:
+        return
+    assert Config.from_json(json.loads(json.dumps(config.to_json()))).resolved() == config
+
+
+@given(value=values)
+@relaxed
+def test_any_json_written_as_a_record_comes_back(value: Any, tmp_path: Path) -> None:
+    files.write_record(tmp_path / "x.json", {"value": value})
+    assert files.read_record(tmp_path / "x.json") == json.loads(files.dumps({"value": value}))
+
+
+@given(content=st.binary(max_size=200))
+@relaxed
+def test_any_bytes_are_no_data(content: bytes) -> None:
+    with pytest.raises(BadData):
+        parse.untar(content, Packed("x", 0, "", (Part("a", 5, ""),)), "c")
+    with pytest.raises(BadData):
+        parse.gunzip(content, Part("a", 201, ""))
+    with pytest.raises(BadData):
+        parse.split(catalog.entry("mnist"), {"i": content, "l": content}, ("i", "l"))
+    with pytest.raises(BadData):
+        parse.split(catalog.entry("cifar10"), {"b": content}, ("b",))

@@ -290,7 +290,7 @@ def test_ray_finishes_every_run_to_the_same_bits_though_a_node_dies(
     on = engine(f"ray:{cluster.address}", cpus=1)
     assert on.places == 2
     killed: list[str] = []
-    longer = [config(seed, epochs=10) for seed in range(2)]
+    longer = [config(seed, epochs=5) for seed in range(2)]
 
     def kill_in_the_middle(runs: Sequence[sweep.Run]) -> None:
         if not killed and all(run.folder.checkpoints() for run in runs[:2]):

@@ -12,6 +12,7 @@ from rich.markup import escape
 from . import __version__
 from .commands import lists, models, report, reproduce, run
 from .commands.options import complaints, console
+from .distributed import Elsewhere
 from .errors import SteadfastError
 
 app = typer.Typer(
@@ -53,7 +54,10 @@ def main() -> None:
     warnings.showwarning = lambda message, *rest, **more: complain("[yellow]warning:[/]", message)
     try:
         app()
+    except Elsewhere:  # another process has said why
+        sys.exit(2)
     except SteadfastError as error:
+        complaints.quiet = False
         complain("[red]error:[/]", error)
         sys.exit(2)
     except OSError as error:

@@ -8,14 +8,15 @@ import platform
 import subprocess
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import filelock
 import torch
 
-from . import __version__, backbones, data, files, heads, metrics, performance, plots, randomness
+from . import __version__, backbones, data, distributed, files, heads, metrics, performance, plots, randomness
 from .benchmarks import BENCHMARKS
 from .config import Config
 from .errors import BadConfig, BadFile, RunLocked
@@ -56,7 +57,7 @@ class RunFolder:
         """Newest first."""
         return sorted(self.path.glob("checkpoint-*.safetensors"), reverse=True)
 
-    def lock(self) -> filelock.AcquireReturnProxy:
+    def lock(self) -> AbstractContextManager[Any]:
         """One process a run folder, for a `with`; the system frees the lock of a process that died.
 
         That of a machine that died on NFS is freed by the server: after its lease (version 4), or never (version 3).
@@ -73,6 +74,8 @@ class RunFolder:
                 f"If that machine is gone for good, delete {self.path / '.lock'}."
             ) from None
         except OSError as error:
+            if self.result.exists():
+                return nullcontext()  # finished, in a folder that is read-only: there is nothing to write
             raise files.cannot_write(self.path, error) from error
 
     def _holder(self) -> str:
@@ -129,32 +132,57 @@ def run(
 ) -> Result:
     """Do this run, or finish it, or read its result if it is finished; always the same numbers.
 
-    `saved` is called with the run folder after every checkpoint."""
+    `saved` is called with the run folder after every checkpoint. Of several ranks the first holds the folder; the
+    others read its checkpoint, and write nothing."""
     config = config.resolved()
     folder = RunFolder(Path(out) / config.name)
-    with folder.lock():
-        folder.tidy()
-        if not resume:
-            folder.clear()
-        if (done := folder.finished(config)) is not None:
+    ranks = distributed.ranks()
+    with folder.lock() if ranks.rank == 0 else nullcontext():
+        if (done := distributed.tell(lambda: begin(config, folder, resume))) is not None:
             return done
         performance.keep_freed_memory()
         if threads:
             torch.set_num_threads(threads)
-        place = choose_device(device)
-        stream = make_stream(config, data_root)
+        place = distributed.device_of(choose_device(device))
+        stream = distributed.first(lambda: make_stream(config, data_root))
         trainer = make_trainer(config, stream, place, watcher)
-        files.write_record(folder.config, config.to_json())
-        files.write_json(folder.environment, environment(place))
-        restore(trainer, folder)
+        distributed.tell(lambda: describe(config, folder, place))
+        distributed.first(lambda: restore(trainer, folder))
         trainer.save = lambda trainer: save(trainer, folder, saved)
         trainer.run()
-        result = summarise(config, stream, trainer, files.read_json(folder.environment))
-        plots.run_pictures(result, folder.path)
-        files.write_record(folder.result, result)
-        for path in folder.checkpoints()[1:]:
-            path.unlink()
-        return result
+        return distributed.tell(lambda: conclude(config, stream, trainer, folder))
+
+
+def begin(config: Config, folder: RunFolder, resume: bool) -> Result | None:
+    """Put the folder in order; the result, if there is one already."""
+    folder.tidy()
+    if not resume:
+        folder.clear()
+    return folder.finished(config)
+
+
+def describe(config: Config, folder: RunFolder, device: torch.device) -> None:
+    """What is being run, and where."""
+    files.write_record(folder.config, config.to_json())
+    files.write_json(folder.environment, environment(device))
+
+
+def conclude(config: Config, stream: Stream, trainer: Trainer, folder: RunFolder) -> Result:
+    """The result and its pictures, written down; only the last checkpoint stays.
+
+    The result comes last: a run that has one is not touched again, so nothing may be left to do by then."""
+    result = summarise(config, stream, trainer, files.read_json(folder.environment))
+    plots.run_pictures(result, folder.path)
+    write_metrics(trainer, folder)  # once more: it may have been killed between its last checkpoint and its metrics
+    for path in folder.checkpoints()[1:]:
+        path.unlink()
+    files.write_record(folder.result, result)
+    return result
+
+
+def write_metrics(trainer: Trainer, folder: RunFolder) -> None:
+    """A line an epoch and a line a task."""
+    files.write_whole(folder.metrics, "".join(files.dumps(record) + "\n" for record in trainer.at.records).encode())
 
 
 def choose_device(name: str) -> torch.device:
@@ -214,7 +242,8 @@ def make_method(config: Config, learner: Learner, generator: torch.Generator) ->
 
 def make_trainer(config: Config, stream: Stream, device: torch.device, watcher: Watcher | None = None) -> Trainer:
     """Everything of a run, ready to go from its first step."""
-    learner = make_learner(config, stream, device)
+    learner = make_learner(config, stream, device).spread(distributed.ranks())
+    watcher = replace(watcher or Watcher(), stop=distributed.together((watcher or Watcher()).stop))
     generator = randomness.generator(config.seed, "training", device)
     method = make_method(config, learner, generator)
     assert config.epochs is not None
@@ -225,14 +254,17 @@ def make_trainer(config: Config, stream: Stream, device: torch.device, watcher: 
 
 
 def save(trainer: Trainer, folder: RunFolder, saved: Callable[[Path], None] | None = None) -> None:
-    """A checkpoint and the metrics so far; the last two checkpoints are kept."""
+    """A checkpoint and the metrics so far; the last two checkpoints are kept. One rank writes for all."""
+    if (ranks := trainer.learner.ranks) is not None:
+        ranks.check_equal(trainer.learner)
+        if ranks.rank:
+            return
     tensors, plain = trainer.state()
     plain["run"] = trainer.method.config.hash
     old = folder.checkpoints()
     number = int(old[0].stem.split("-")[1]) + 1 if old else 1
     files.write_tensors(folder.path / f"checkpoint-{number:06d}.safetensors", tensors, plain)
-    lines = "".join(files.dumps(record) + "\n" for record in plain["records"])
-    files.write_whole(folder.metrics, lines.encode())
+    write_metrics(trainer, folder)
     for path in old[1:]:
         path.unlink()
     if saved is not None:
@@ -282,7 +314,9 @@ def summarise(config: Config, stream: Stream, trainer: Trainer, environment: dic
         "forgetting": metrics.forgetting(matrix),
         "backward_transfer": metrics.backward_transfer(matrix),
         "drift": drift,
-        "mean_drift": _mean([d for s in slots[:-1] for d in (drift[-1][i] for i in s) if d is not None]),
+        "mean_drift": _mean_of_old(drift, slots),
+        "separation": metrics.separation(features, slots),
+        "mean_head_drift": _mean_of_old(metrics.drift(directions, slots), slots),
         "alignment": metrics.alignment(features, slots, directions),
         "labels": list(stream.labels),
         "parameters": sum(p.numel() for p in trainer.learner.parameters()),
@@ -320,6 +354,8 @@ def code_version() -> str | None:
         return None
 
 
-def _mean(values: list[float]) -> float | None:
-    values = [value for value in values if not math.isnan(value)]
+def _mean_of_old(drift: list[list[float | None]], slots: list[tuple[int, ...]]) -> float | None:
+    """At the end, over the classes that were learned before the last task."""
+    old = [drift[-1][slot] for task in slots[:-1] for slot in task]
+    values = [value for value in old if value is not None and not math.isnan(value)]
     return sum(values) / len(values) if values else None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from .distributed import Ranks, synchronise
 from .heads import Head
 
 FARTHEST = 10.0  # standard deviations at which a vector's values are cut off
@@ -27,11 +28,19 @@ class Learner(nn.Module):
         self.shift: Tensor
         self.scale: Tensor
         self.memory_format = torch.contiguous_format
+        self.ranks: Ranks | None = None  # whom the samples are shared out to, if it is more than this process
 
     def use(self, device: torch.device, memory_format: torch.memory_format) -> Learner:
         """Move to a device and a memory format (channels last is the faster one for convolutions)."""
         self.memory_format = memory_format
         return self.to(device=device, memory_format=memory_format)  # type: ignore[call-overload]
+
+    def spread(self, ranks: Ranks) -> Learner:
+        """From now on every rank passes its share of each batch through the backbone; alone it changes nothing."""
+        if ranks.world > 1:
+            self.ranks = ranks
+            synchronise(self.backbone)
+        return self
 
     def normalise(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) uint8, or (batch, n) float32, to float32, normalised."""
@@ -42,7 +51,9 @@ class Learner(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """uint8 images to (batch, features)."""
-        return self.backbone(self.normalise(images))
+        if self.ranks is None:
+            return self.backbone(self.normalise(images))
+        return self.ranks.whole(self.backbone(self.normalise(self.ranks.mine(images))), len(images))
 
     def loss(self, images: Tensor, slots: Tensor, *, prior: Tensor | None = None, reduction: str = "mean") -> Tensor:
         """Cross-entropy of uint8 images against their slots."""

@@ -62,7 +62,7 @@ def evaluate(learner: Learner, tasks: Sequence[Task], classes: int, *, batch: in
     training = learner.training
     learner.eval()
     device = learner.shift.device
-    sums = torch.zeros(classes, learner.head.dim, device=device)
+    sums = torch.zeros(classes, learner.head.dim, dtype=torch.float32, device=device)
     correct = [_pass(learner, task.test, sums, batch) for task in tasks]
     learner.train(training)
     accuracies = [100 * float(c) / len(t.test) if len(t.test) else math.nan for c, t in zip(correct, tasks)]

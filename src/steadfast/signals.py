@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -9,7 +10,7 @@ from typing import Any
 
 
 class Stopping:
-    """Within it, the first signal sets `asked`; a second Ctrl-C interrupts."""
+    """Within it, the first signal sets `asked`; a second Ctrl-C interrupts. (torchrun sends every Ctrl-C twice.)"""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -24,7 +25,7 @@ class Stopping:
         return 128 + (self.signal or 0)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None and number == signal.SIGINT:
+        if self.signal is not None and number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:
             raise KeyboardInterrupt
         self.signal = self.signal or number  # a SIGTERM after Ctrl-C: a sweep ends its workers so, and they are saving
 

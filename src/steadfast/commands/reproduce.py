@@ -11,7 +11,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from .. import engines, features, paper, performance, progress, sweep
+from .. import distributed, engines, features, paper, performance, progress, sweep
 from ..config import Config
 from ..errors import BadConfig, nearest
 from ..share import SMALL, Share
@@ -82,6 +82,7 @@ def reproduce(
     """
     if what == "fig-features":
         return draw_features(out, records, start, add, data, device, threads, quick)
+    distributed.alone("reproduce")
     chosen = [
         config
         for config in configs_of(what, seeds, quick)

@@ -10,7 +10,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from .. import engines, experiment, paper, progress, sweep
+from .. import distributed, engines, experiment, paper, progress, sweep
 from ..config import Config
 from ..search import grid
 from ..signals import Stopping
@@ -42,7 +42,17 @@ def run(
     [dim]steadfast run split-mnist --memory 100 --head expanding[/]      [dim]its rival[/]
     """
     if search:
+        distributed.alone("--search")
         return search_grid(config, search, data, out, device, threads)
+    with distributed.session():
+        console.quiet = complaints.quiet = distributed.ranks().rank > 0  # of several processes the first one talks
+        one_run(config, data, out, device, threads, resume)
+
+
+def one_run(
+    config: Config, data: Path | None, out: Path, device: str, threads: int | None, resume: bool
+) -> None:
+    """Show a run while it runs, and its result."""
     full = config.resolved()
     folder = experiment.RunFolder(out / full.name)
     console.print(f"[bold]{full.command()}[/]", highlight=False, soft_wrap=True)

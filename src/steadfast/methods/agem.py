@@ -40,7 +40,7 @@ class AGEM(GEM):
         if len(self.memory):
             self.gradients.enter(0)
             rows = self.memory.sample(self.config.batch, self.generator)
-            self.learner.loss(self.memory.images[rows], self.memory.slots[rows]).backward()
+            self.backward(self.learner.loss(self.memory.images[rows], self.memory.slots[rows]))
 
     def turn(self, g: Tensor, old: Tensor) -> None:
         for reference in old:  # one, or none in the first task

@@ -61,8 +61,14 @@ class Method:
     def step(self, loss: Tensor) -> None:
         """Backward and one step of the optimizer."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        self.backward(loss)
         self.optimizer.step()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the loss's gradient to the parameters'; in a run over several devices, that of all of them."""
+        loss.backward()
+        if self.learner.ranks is not None:
+            self.learner.ranks.average(p.grad for group in self.optimizer.param_groups for p in group["params"])
 
     def end_task(self, task: Task) -> None:
         """The task has been learned: consolidate."""

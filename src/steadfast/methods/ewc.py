@@ -34,11 +34,18 @@ class OnlineEWC(Penalty):
     def outcome(self, p: Tensor, slots: Tensor) -> Tensor:
         """The y whose likelihood it is, (batch,): a column of the logits."""
         if self.config.importance == "sample":
-            return torch.multinomial(p, 1, generator=self.generator).squeeze(1)
+            return self.draw(p)
         if self.config.importance == "label":
             head = self.learner.head
             return torch.searchsorted(head.seen, slots) if head.over == "seen" else slots
         return p.argmax(1)
+
+    def draw(self, p: Tensor) -> Tensor:
+        """A column for each row, (batch,); ranks draw together, so that their generators stay alike."""
+        ranks = self.learner.ranks
+        every = p if ranks is None else ranks.every(p)
+        drawn = torch.multinomial(every, 1, generator=self.generator).squeeze(1)
+        return drawn if ranks is None else ranks.mine(drawn)
 
 
 @METHODS.register("ewc", "elastic weight consolidation, one anchor a task")

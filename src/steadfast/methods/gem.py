@@ -71,11 +71,11 @@ class GEM(Method):
             total = sum(map(len, chunks))
             for rows in chunks:
                 loss = self.learner.loss(self.memory.images[rows], self.memory.slots[rows], reduction="sum")
-                (loss / total).backward()
+                self.backward(loss / total)
 
     def step(self, loss: Tensor) -> None:
         g = self.gradients.enter(-1)  # (parameters,)
-        loss.backward()
+        self.backward(loss)
         self.turn(g, self.gradients.matrix[:-1])
         self.optimizer.step()
 

@@ -44,7 +44,12 @@ def mean_gradients(
     frozen = {name: p.detach() for name, p in network.named_parameters()}
     learner.eval()
     for images, slots in batches:
+        if learner.ranks is not None:
+            images, slots = learner.ranks.mine(images), learner.ranks.mine(slots)
         x = learner.normalise(images)
+        if not len(x):  # fewer samples than ranks; the others may be waiting for this one in `slope`
+            slope(network(x), slots)
+            continue
         with torch.enable_grad(), _Watch({n: frozen[n] for n in totals}, len(x), fold, totals) as watch:
             logits = functional_call(network, frozen, (x,))  # (b, n)
             c = slope(logits.detach(), slots)
@@ -53,6 +58,10 @@ def mean_gradients(
         _one_by_one(network, frozen, watch.others(), x, c, fold, totals)
         count += len(x)
     learner.train(training)
+    if learner.ranks is not None:
+        seen = torch.tensor(count, device=learner.shift.device)
+        learner.ranks.sum([seen, *totals.values()])
+        count = int(seen)
     return [total / max(count, 1) for total in totals.values()]
 
 

@@ -37,7 +37,7 @@ class Penalty(Method):
 
     def step(self, loss: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        self.backward(loss)
         self.pull(self.gradients())
         self.optimizer.step()
 

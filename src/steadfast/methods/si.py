@@ -35,7 +35,7 @@ class SI(Penalty):
 
     def step(self, loss: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        self.backward(loss)
         gradients, before = self.gradients(), self.weights()
         if self.importances:
             gradients = [g.clone() for g in gradients]  # of the loss alone

@@ -24,6 +24,8 @@ class Still:
         self.held.tasks[:] = torch.tensor(tasks)
         self.held.note("stored", torch.arange(len(slots)), torch.tensor(stored))
 
+        self.memory = Memory(0, (2,), "class")
+
     def embed(self, images):
         return self.vectors[images[:, 0].long()]
 
@@ -70,7 +72,18 @@ def test_without_held_back_samples_nothing_is_claimed():
 
 def test_a_sample_never_finds_itself():
     vectors = torch.nn.functional.normalize(torch.tensor([[1.0, 0.0], [0.99, 0.1], [0.0, 1.0]]), dim=1)
-    assert nearest_is_right(vectors, vectors, torch.tensor([0, 0, 1])).tolist() == [True, True, False]
+    slots = torch.tensor([0, 0, 1])
+    assert nearest_is_right(vectors, vectors, slots, slots).tolist() == [True, True, False]
+
+
+def test_remembered_samples_are_in_the_index_with_their_stored_vectors():
+    model = Still(around(0.0) + around(90.0), around(0.0) + around(90.0), [0, 0, 1, 1], [0, 0, 0, 0])
+    model.memory = Memory(1, (2,), "class")
+    model.memory.add(torch.full((1, 2), 4.0), torch.tensor([1]), 0)
+    model.memory.note("stored", torch.tensor([0]), torch.tensor([[1.0, 0.0]]))  # of b, stored where a is now
+    model.vectors = torch.tensor([*around(0.0), *around(90.0), [0.0, 1.0]])
+    found = measure(model, model)
+    assert found.classes[0].recall == 0 and found.classes[0].recall_refreshed == 1
 
 
 def test_a_report_goes_through_json():

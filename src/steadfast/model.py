@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import backbones, experiment, heads, inputs, randomness
@@ -24,6 +25,7 @@ from .training import Trainer, Watcher
 
 PART = 500  # samples a forward pass when nothing is learned
 UPDATES = 150  # that automatic epochs come to, so that a small batch is learned as well
+MOST_STORED = 1 << 26  # numbers that the vectors stored with the memory may come to; beyond, they are not kept
 FEWEST_EPOCHS, MOST_EPOCHS = 5, 100
 
 
@@ -74,6 +76,9 @@ class Model:
             raise LossNotFinite(f"{what} The model is as it was before; try a lower lr.") from error
         rows = self.held.of_task(self.taught)
         self.held.note("stored", rows, self.embed(self.held.images[rows]))
+        if self.memory.capacity * self.learner.head.dim <= MOST_STORED:
+            rows = self.memory.of_task(self.taught)
+            self.memory.note("stored", rows, F.normalize(self.embed(self.memory.images[rows]), dim=1).half())
         self.taught += 1
         accuracy = trainer.at.accuracies[-1][0]
         self.history.append({

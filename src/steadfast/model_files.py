@@ -131,6 +131,9 @@ def _model(
     model.learner.scale.copy_(scale.view_as(model.learner.scale))
     model.trainer().load(tensors, state["position"])
     model.held.load(held)
+    for memory_notes in (model.held.notes, model.memory.notes):
+        if "stored" in memory_notes and memory_notes["stored"].shape[1:] != (model.learner.head.dim,):
+            raise ValueError("its stored vectors are of another space")
     model.labels = Labels.from_json(config.slots, state["labels"])
     model.taught, model.history = int(state["taught"]), [dict(record) for record in state["history"]]
     if sorted(model.labels.slots.values()) != model.learner.head.seen.tolist():

@@ -1,11 +1,14 @@
 """How far a model's vectors moved when it learned more, and whether an index of them is still good.
 
-Measured on held-back samples, which are never trained on. Each has kept the vector that the model gave it when its
-batch was learned, as an index that is never refreshed would have. Searched by cosine, a sample among all others:
+The queries are held-back samples, which are never trained on. The index is those and the remembered samples, each with
+the vector that the model gave it when its batch was learned, as an index that is never refreshed would have it.
+Searched by cosine, a sample among all others:
 
-- recall when stored: old queries among the vectors of the same moment, before they aged together;
-- recall now: queries by the new model among the stored vectors: what a search in the old index finds;
+- recall before: queries by the model before this batch, among the vectors stored before it;
+- recall: queries by the new model among the stored vectors: what a search in the old index finds;
 - recall refreshed: queries by the new model among vectors by the new model: what rebuilding the index would bring.
+
+It is an index of a few thousand samples at most. A larger one of yours will find a little less.
 """
 
 from __future__ import annotations
@@ -112,26 +115,40 @@ def measure(before: Model | None, after: Model) -> Stability:
     now = F.normalize(after.embed(images), dim=1)
     old = held.tasks[: len(held)] < after.taught - 1  # known before this batch
     then = F.normalize(before.embed(images), dim=1) if before is not None else now
-    hits, fresh = nearest_is_right(now, stored, slots), nearest_is_right(now, now, slots)
+    kept, refreshed, kept_slots, kept_old = _remembered(after)
+    all_slots, all_stored = torch.cat([slots, kept_slots]), torch.cat([stored, kept])
+    hits = nearest_is_right(now, all_stored, slots, all_slots)
+    fresh = nearest_is_right(now, torch.cat([now, refreshed]), slots, all_slots)
+    counts = torch.bincount(all_slots, minlength=after.labels.capacity)
     rows = []
     for label, slot in after.labels.slots.items():
         mine = slots == slot
-        searched = mine & bool(mine.sum() > 1)  # a class of one sample has nothing of its own to find
+        searched = mine & (counts[slot] > 1)  # a class of one sample has nothing of its own to find
         rows.append(ClassStability(
             label, int(mine.sum()), _turned(then, now, mine & old), _turned(stored, now, mine),
             _share(hits[searched]), _share(fresh[searched]),
         ))
-    counts = torch.bincount(slots, minlength=after.labels.capacity if after.labels.used else 1)
-    several = counts[slots] > 1
-    earlier = _share(nearest_is_right(then[old], stored[old], slots[old])) if bool(old.any()) else None
+    several, known = counts[slots] > 1, torch.cat([old, kept_old])
+    earlier = None
+    if bool(old.any()):
+        earlier = _share(nearest_is_right(then[old], all_stored[known], slots[old], all_slots[known]))
     return Stability(tuple(rows), earlier, _share(hits[several]), _share(fresh[several]))
 
 
-def nearest_is_right(queries: Tensor, gallery: Tensor, slots: Tensor) -> Tensor:
-    """For each unit query (n, dim): is the nearest of the other samples' gallery vectors of its class? (n,)"""
-    similar = queries @ gallery.T
-    similar.fill_diagonal_(-2)
-    return slots[similar.argmax(1)] == slots
+def _remembered(model: Model) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the memory: the vectors as stored, as they are now, their slots, and which came before the last batch."""
+    memory, dim = model.memory, model.held.notes["stored"].shape[1]
+    count = len(memory) if "stored" in memory.notes else 0  # of a head too wide they are not kept
+    now = F.normalize(model.embed(memory.images[:count]), dim=1)
+    stored = memory.notes["stored"][:count].to(now.dtype) if count else now.new_zeros(0, dim)
+    return stored, now.view(-1, dim), memory.slots[:count], memory.tasks[:count] < model.taught - 1
+
+
+def nearest_is_right(queries: Tensor, gallery: Tensor, slots: Tensor, gallery_slots: Tensor) -> Tensor:
+    """For each unit query (n, dim): is the nearest gallery vector of its class? (n,) Query i is the gallery's row i."""
+    similar = queries @ gallery.T  # (n, gallery)
+    similar.fill_diagonal_(-2)  # not itself
+    return gallery_slots[similar.argmax(1)] == slots
 
 
 def _turned(a: Tensor, b: Tensor, rows: Tensor) -> float | None:

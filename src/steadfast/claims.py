@@ -62,8 +62,10 @@ class Claim:
         """How far the verdict reaches, in a line."""
         if not self.tested:
             return f"none of {len(self.evidence)} conditions run"
-        held = sum(each.verdict == HOLDS for each in self.tested)
-        return f"holds in {held} of {len(self.tested)} conditions run, {len(self.evidence)} in all"
+        told = {HOLDS: "holds in", FAILS: "does not hold in", UNSURE: "not enough runs in"}
+        counts = {verdict: sum(each.verdict == verdict for each in self.tested) for verdict in told}
+        words = ", ".join(f"{told[verdict]} {count}" for verdict, count in counts.items() if count)
+        return f"{words} of {len(self.evidence)} conditions"
 
     @property
     def scope(self) -> str:

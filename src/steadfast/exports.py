@@ -57,6 +57,7 @@ def _markdown_claims(chapter: Chapter, mark: str) -> list[str]:
     lines = [f"## The claims{mark}", ""]
     for index, claim in enumerate(chapter.claims, 1):
         lines += [f"{index}. **{claim.title}: {claim.verdict}.** {claim.scope} {claim.test}"]
+        unit = "" if claim.unit == "difference" else f" {claim.unit}"
         for each in claim.tested:
             interval = each.interval
             assert interval is not None
@@ -64,7 +65,7 @@ def _markdown_claims(chapter: Chapter, mark: str) -> list[str]:
             if interval.low is not None and interval.high is not None:
                 bounds = f"95 %: {signed(interval.low)} to {signed(interval.high)}"
             lines.append(
-                f"   - {each.where}: {signed(interval.estimate)} {claim.unit} ({bounds}; n={interval.n}, "
+                f"   - {each.where}: {signed(interval.estimate)}{unit} ({bounds}; n={interval.n}, "
                 f"{interval.how}): {each.verdict}" + (f"; {each.note}" if each.note else "")
             )
     return [*lines, ""]

@@ -158,4 +158,4 @@ def number(mean: float, std: float | None) -> str:
 
 def signed(value: float) -> str:
     """With a sign, and a real minus: a difference."""
-    return f"{value:+.2f}".replace("-", "−")
+    return "0.00" if abs(value) < 0.005 else f"{value:+.2f}".replace("-", "−")

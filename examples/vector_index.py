@@ -3,7 +3,7 @@
 Digits come five at first, then two, then three. After each batch the new images' vectors go into the index, computed by
 the model of that moment; the old ones stay as they are. At the end the latest model's queries search it, beside an
 index that was rebuilt by the latest model. Four models: with the fixed head (simplex) and the usual one (expanding),
-each with and without holding remembered vectors in place (distill="features", the default).
+each with and without holding remembered vectors in place (distill="features", as the default recipe does).
 
     pip install 'steadfast[faiss,usearch]'
     python examples/vector_index.py

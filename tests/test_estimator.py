@@ -88,6 +88,14 @@ def test_importing_the_package_imports_no_torch():
     assert not hasattr(steadfast, "NoSuchThing")
 
 
+def test_distillation_is_the_recipes_unless_said_otherwise():
+    X, y = blobs([0, 1])
+    wanted = [("strong", None, "features"), ("strong", "none", "none"), ("paper", None, "none")]
+    for recipe, distill, expected in wanted:
+        clf = small(recipe=recipe, distill=distill, epochs=1).fit(X, y)
+        assert clf.model_.config.distill == expected
+
+
 # Classes as they come.
 
 

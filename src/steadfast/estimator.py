@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     memory : how many samples are remembered in all.
     recipe : how the remembered samples are used: "strong", or "paper" for the published method.
     policy : which samples are remembered: "class" (as many of each), "herding", "reservoir", "task".
-    distill : "features" holds the vectors of remembered samples where they were before each batch, so that an index
-        of them stays good; "logits" likewise their logits when stored; "none" lets them move.
+    distill : None is as the recipe has it ("strong": "features", "paper": "none"). "features" holds the vectors of
+        remembered samples where they were before each batch, so that an index of them stays good; "logits" likewise
+        their logits when stored; "none" lets them move.
     distill_weight : how strongly; by default 5 for features and 0.5 for logits.
     epochs : passes over each batch given; "auto" makes it about 150 updates, 5 to 100 passes.
     batch, lr, optimizer : of the updates; half of a batch is remembered samples.
@@ -61,7 +63,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         *,
         recipe: str = "strong",
         policy: str = "class",
-        distill: str = "features",
+        distill: str | None = None,
         distill_weight: float | None = None,
         epochs: int | str = "auto",
         batch: int = 128,
@@ -147,12 +149,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         seed = self.random_state
         if not isinstance(seed, int):
             seed = int(check_random_state(seed).randint(2**31))
-        return Config(
+        config = Config(
             own.name, head=self.head, slots=self.slots, memory=kept, policy=self.policy, backbone=name,
             epochs=None if self.epochs == "auto" else int(self.epochs), batch=self.batch, optimizer=self.optimizer,
             lr=self.lr, seed=seed, augment=augment, recipe=self.recipe,
-            distill=self.distill, distill_weight=self.distill_weight,
         ).resolved(own)
+        distill = config.distill if self.distill is None else self.distill  # after the recipe, so that "none" is kept
+        return replace(config, distill=distill, distill_weight=self.distill_weight).resolved(own)
 
     def _held(self) -> int:
         return int(self.memory * self.held_back)

@@ -86,7 +86,7 @@ def tiny_stream() -> Callable[..., Stream]:
 def run_tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., experiment.Result]:
     """`experiment.run` on a tiny stream: folder, lock, checkpoints and all, without any data set or picture."""
     monkeypatch.setattr(experiment, "make_stream", lambda config, root=None: make_tiny_stream())
-    monkeypatch.setattr(experiment.plots, "run_pictures", lambda result, folder: [])
+    monkeypatch.setattr("steadfast.plots.run_pictures", lambda result, folder: [])
 
     def run(config: Config, out: Path | None = None, **options: Any) -> experiment.Result:
         return experiment.run(config, out or tmp_path, device="cpu", **options)

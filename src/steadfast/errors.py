@@ -37,6 +37,10 @@ class CannotWrite(SteadfastError, OSError):
     """A full disk, a read-only folder: what was there before is intact."""
 
 
+class NewerFile(BadFile):
+    """A file that is whole, but of a format that only a newer steadfast reads."""
+
+
 class RunLocked(SteadfastError):
     """Another process works on this run folder."""
 

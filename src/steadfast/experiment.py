@@ -16,16 +16,17 @@ from typing import Any
 import filelock
 import torch
 
-from . import __version__, backbones, data, distributed, files, heads, metrics, performance, plots, randomness
+from . import __version__, backbones, data, distributed, files, heads, metrics, performance, randomness
 from .benchmarks import BENCHMARKS
 from .config import Config
-from .errors import BadConfig, BadFile, RunLocked
+from .errors import BadConfig, BadFile, NewerFile, RunLocked
 from .learner import Learner
 from .methods import METHODS, Method
 from .streams import Stream, shortened, validated
 from .training import Trainer, Watcher
 
 Result = dict[str, Any]
+DECISIVE = ("torch", "device", "threads")  # of the environment: what can change the last bits of a sum
 QUICK_SAMPLES = 1000  # a task, of a run that is marked quick
 PATIENCE = 0.5  # seconds to wait for a run's lock: a sweep that looks whether it is held holds it for an instant
 UNFIT = (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError)  # of a state that was not ours
@@ -129,6 +130,7 @@ def run(
     watcher: Watcher | None = None,
     resume: bool = True,
     saved: Callable[[Path], None] | None = None,
+    memory_on_disk: bool = False,
 ) -> Result:
     """Do this run, or finish it, or read its result if it is finished; always the same numbers.
 
@@ -147,6 +149,8 @@ def run(
         stream = distributed.first(lambda: make_stream(config, data_root))
         trainer = make_trainer(config, stream, place, watcher)
         distributed.tell(lambda: describe(config, folder, place))
+        if memory_on_disk and trainer.method.memory is not None:
+            trainer.method.memory.to_disk(folder.path / f".memory-{ranks.rank}")
         distributed.first(lambda: restore(trainer, folder))
         trainer.save = lambda trainer: save(trainer, folder, saved)
         trainer.run()
@@ -162,9 +166,14 @@ def begin(config: Config, folder: RunFolder, resume: bool) -> Result | None:
 
 
 def describe(config: Config, folder: RunFolder, device: torch.device) -> None:
-    """What is being run, and where."""
+    """What is being run, and where; a run that goes on under other conditions is told so."""
+    now = environment(device)
+    if folder.checkpoints() and folder.environment.exists():
+        before = files.read_json(folder.environment)
+        if other := [f"{k} {before.get(k)} before, {now[k]} now" for k in DECISIVE if before.get(k) != now[k]]:
+            warnings.warn(f"The last bits may differ from an uninterrupted run's: {'; '.join(other)}.", stacklevel=2)
     files.write_record(folder.config, config.to_json())
-    files.write_json(folder.environment, environment(device))
+    files.write_json(folder.environment, now)
 
 
 def conclude(config: Config, stream: Stream, trainer: Trainer, folder: RunFolder) -> Result:
@@ -172,6 +181,8 @@ def conclude(config: Config, stream: Stream, trainer: Trainer, folder: RunFolder
 
     The result comes last: a run that has one is not touched again, so nothing may be left to do by then."""
     result = summarise(config, stream, trainer, files.read_json(folder.environment))
+    from . import plots  # here, since matplotlib is slow to import and most processes draw nothing
+
     plots.run_pictures(result, folder.path)
     write_metrics(trainer, folder)  # once more: it may have been killed between its last checkpoint and its metrics
     for path in folder.checkpoints()[1:]:
@@ -278,6 +289,8 @@ def restore(trainer: Trainer, folder: RunFolder) -> bool:
     for path in folder.checkpoints():
         try:
             tensors, plain = files.read_tensors(path)
+        except NewerFile:
+            raise
         except BadFile as error:
             warnings.warn(f"{error} Going on from the one before it, or anew.", stacklevel=2)
             path.rename(path.with_suffix(".damaged"))

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .errors import BadFile, CannotWrite
+from .errors import BadFile, CannotWrite, NewerFile
 
 FORMAT = 1  # of tensor files; a newer one is refused
 LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
@@ -131,7 +131,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except Exception as error:  # a file can be wrong in any way, and all of them are the file's fault
         raise BadFile(f"{path} is not a steadfast tensor file, or it is damaged: {_short(error)}") from error
     if version != str(FORMAT):
-        raise BadFile(f"{path} has format {version[:20]}, this steadfast reads format {FORMAT}: upgrade to read it.")
+        raise NewerFile(f"{path} has format {version[:20]}, this steadfast reads format {FORMAT}: upgrade to read it.")
     try:
         good, state = digest == _digest(tensors, text), json.loads(text)
     except Exception as error:

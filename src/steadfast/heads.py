@@ -118,7 +118,8 @@ class TrainableHead(Head):
     """A linear layer with one trainable row a slot.
 
     Over `seen` it is the expanding classifier: a row whose class has not come has no logit, so no gradient
-    and no Adam state either; that makes it bit-equal to a matrix that grows, while every parameter keeps
+    and no Adam state either; that makes it equal to a matrix that grows (to the bit with plain optimizers, to
+    rounding with fused ones), while every parameter keeps
     its shape for the optimizer, the importances and the checkpoint. Over `all` it is the pre-allocated one.
     """
 

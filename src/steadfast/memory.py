@@ -6,6 +6,7 @@ Sampling a batch is one index operation. What a policy does is a few lines of in
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +36,22 @@ class Memory:
         self.notes: dict[str, Tensor] = {}  # what else is remembered of each sample, by row (logits, say)
         self.count = 0  # rows in use: the first `count`
         self.offered = 0  # samples of the stream shown to the memory so far
+
+    def to_disk(self, path: Path) -> None:
+        """Keep the images in a file from now on, mapped: they are in memory only as far as the system has room.
+
+        The file has no name any more once it is mapped: however the process ends, nothing is left behind."""
+        if self.images.device.type != "cpu":
+            raise BadConfig(f"A memory on {self.images.device} cannot live on disk; use --device cpu.")
+        if not self.images.numel():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        resident = self.images
+        mapped = torch.from_file(str(path), shared=True, size=resident.numel(), dtype=resident.dtype)
+        path.unlink()
+        self.images = mapped.view(resident.shape)
+        self.images[: self.count] = resident[: self.count]
 
     def __len__(self) -> int:
         return self.count
@@ -70,7 +87,7 @@ class Memory:
         """Append as many as there is room for; returns their rows."""
         room = min(len(images), self.capacity - self.count)
         rows = torch.arange(self.count, self.count + room, device=self.images.device)
-        self.images[rows], self.slots[rows], self.tasks[rows] = images[:room], slots[:room], task
+        self._put(rows, images[:room], slots[:room], task)
         self.count += room
         return rows
 
@@ -89,9 +106,15 @@ class Memory:
         last.scatter_reduce_(0, rows.clamp(max=self.capacity), torch.arange(len(images), device=device), "amax")
         kept_rows = (last[:-1] >= 0).nonzero().squeeze(1)
         kept = last[kept_rows]
-        self.images[kept_rows], self.slots[kept_rows], self.tasks[kept_rows] = images[kept], slots[kept], task
+        self._put(kept_rows, images[kept], slots[kept], task)
         self.count = min(self.capacity, self.offered)
         return kept, kept_rows
+
+    def _put(self, rows: Tensor, images: Tensor, slots: Tensor, task: int) -> None:
+        """New samples take these rows; what was noted of the old ones goes with them."""
+        self.images[rows], self.slots[rows], self.tasks[rows] = images, slots, task
+        for values in self.notes.values():
+            values[rows] = 0
 
     def note(self, name: str, rows: Tensor, values: Tensor) -> None:
         """Remember `values` (n, ...) beside these rows; they follow their samples through every policy."""

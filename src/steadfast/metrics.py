@@ -84,15 +84,11 @@ def drift(history: Tensor, slots_of_task: Sequence[Sequence[int]]) -> list[list[
 
     `history` is (tasks done, classes, dim); classes not learned yet are None."""
     learned = {slot: index for index, slots in enumerate(slots_of_task) for slot in slots}
-    rows: list[list[float | None]] = []
-    for after, now in enumerate(history):
-        row: list[float | None] = []
-        for slot in range(history.shape[1]):
-            since = learned.get(slot, len(history))
-            known = since <= after
-            row.append(float(degrees(now[slot], history[since, slot])) if known else None)
-        rows.append(row)
-    return rows
+    return [
+        [_turned(now, history[learned[slot]], slot) if learned.get(slot, len(history)) <= after else None
+         for slot in range(history.shape[1])]
+        for after, now in enumerate(history)
+    ]
 
 
 def alignment(history: Tensor, slots_of_task: Sequence[Sequence[int]], directions: Tensor) -> list[list[float | None]]:
@@ -101,12 +97,16 @@ def alignment(history: Tensor, slots_of_task: Sequence[Sequence[int]], direction
     `directions` is (tasks done, classes, dim): where the head's directions were after each task."""
     learned = {slot: index for index, slots in enumerate(slots_of_task) for slot in slots}
     return [
-        [
-            float(degrees(now[slot], directions[after, slot])) if learned.get(slot, len(history)) <= after else None
-            for slot in range(history.shape[1])
-        ]
+        [_turned(now, directions[after], slot) if learned.get(slot, len(history)) <= after else None
+         for slot in range(history.shape[1])]
         for after, now in enumerate(history)
     ]
+
+
+def _turned(a: Tensor, b: Tensor, slot: int) -> float | None:
+    """The angle between two directions of a class; None if it has none, for want of test samples."""
+    known = bool(a[slot].any()) and bool(b[slot].any())
+    return float(degrees(a[slot], b[slot])) if known else None
 
 
 def separation(history: Tensor, slots_of_task: Sequence[Sequence[int]]) -> list[float | None]:

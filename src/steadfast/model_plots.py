@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
+import matplotlib
+from matplotlib.figure import Figure
 
 from .plots import PALETTE, STYLE
 from .stability import Stability
@@ -15,8 +16,9 @@ MOST_BARS = 40
 
 def draw(history: list[dict[str, Any]], now: Stability, path: Path) -> Path:
     """Two panels: degrees moved since learned, by class; recall in the stored and a refreshed index, by batch."""
-    with plt.rc_context(STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(11, 4.2))
+        left, right = figure.subplots(1, 2)
         known = [c for c in now.classes if c.moved_since_learned is not None][:MOST_BARS]
         left.bar([str(c.label) for c in known], [c.moved_since_learned or 0.0 for c in known], color=PALETTE[0])
         left.set(ylabel="moved since learned (degrees)", title="How far each class's mean vector has turned")
@@ -31,5 +33,4 @@ def draw(history: list[dict[str, Any]], now: Stability, path: Path) -> Path:
         if right.lines:
             right.legend(frameon=False)
         figure.savefig(path)
-        plt.close(figure)
     return path

@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure  # not pyplot: a library leaves a notebook's backend alone
 
 from . import files
 
@@ -39,7 +36,7 @@ STYLE: Any = {
 
 def run_pictures(result: dict[str, Any], folder: Path) -> list[Path]:
     """`accuracy.png` and `drift.png` of one run; returns where they are."""
-    with plt.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE):
         return [
             _save(accuracy_figure(result), folder / "accuracy.png"),
             _save(drift_figure(result), folder / "drift.png"),
@@ -49,7 +46,8 @@ def run_pictures(result: dict[str, Any], folder: Path) -> list[Path]:
 def accuracy_figure(result: dict[str, Any]) -> Figure:
     """Each task's accuracy from when it was learned, and the average over the tasks seen."""
     matrix = result["accuracy_matrix"]
-    figure, axes = plt.subplots(figsize=(7, 4.2))
+    figure = Figure(figsize=(7, 4.2))
+    axes = figure.subplots()
     steps = range(1, len(matrix) + 1)
     for task in range(len(matrix[-1])):
         after = [i for i in steps if task < len(matrix[i - 1])]
@@ -65,7 +63,8 @@ def accuracy_figure(result: dict[str, Any]) -> Figure:
 def drift_figure(result: dict[str, Any]) -> Figure:
     """How many degrees each class's mean feature has turned since it was learned."""
     drift, labels = result["drift"], result["labels"]
-    figure, axes = plt.subplots(figsize=(7, 4.2))
+    figure = Figure(figsize=(7, 4.2))
+    axes = figure.subplots()
     steps = list(range(1, len(drift) + 1))
     many = len(labels) > 20
     for slot, label in enumerate(labels):
@@ -91,6 +90,5 @@ def _title(result: dict[str, Any], summary: str) -> str:
 def _save(figure: Figure, path: Path) -> Path:
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:])
-    plt.close(figure)
     files.write_whole(path, content.getvalue())
     return path

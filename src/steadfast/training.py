@@ -109,6 +109,7 @@ class Trainer:
         batches = at.order.split(self.method.fresh(self.batch))
         if at.losses is None:
             at.losses = torch.zeros(len(batches), device=device)
+        task.train.expect(batches[at.step :])
         while at.step < len(batches):
             if self.watcher.stop():
                 at.seconds += time.perf_counter() - began
@@ -181,6 +182,7 @@ class Trainer:
             values = getattr(at, name)
             tensors |= {f"at.{name}": torch.stack(values)} if values else {}
         plain = {k: getattr(at, k) for k in ("task", "begun", "epoch", "step", "seconds", "records", "accuracies")}
+        plain["rates"] = [group["lr"] for group in self.method.optimizer.param_groups]  # a method may change them
         return tensors, plain
 
     def load(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
@@ -194,7 +196,9 @@ class Trainer:
         self._load_optimizer(part("optimizer."))
         self.method.load(part("method."))
         self.generator.set_state(tensors["generator"])
-        at = Position(**plain)
+        for group, rate in zip(self.method.optimizer.param_groups, plain.get("rates", [])):
+            group["lr"] = rate
+        at = Position(**{k: v for k, v in plain.items() if k != "rates"})
         at.order, at.losses = (tensors[n].to(device) if n in tensors else None for n in ("at.order", "at.losses"))
         at.features, at.directions = (
             list(tensors[n]) if n in tensors else [] for n in ("at.features", "at.directions")

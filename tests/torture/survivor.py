@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from conftest import make_tiny_stream
-from steadfast import data, experiment, files, training
+from steadfast import data, experiment, files, plots, training
 from steadfast.config import Config
 from steadfast.memory import Memory
 from steadfast.methods import METHODS
@@ -69,7 +69,7 @@ class Events:
         self.around(os, "fsync", "the write to the disk")
         self.around(os, "replace", "the rename")
         self.around(pathlib.Path, "unlink", "deleting the older checkpoint")
-        self.around(experiment.plots, "run_pictures", "the pictures")
+        self.around(plots, "run_pictures", "the pictures")
         files.open = self.open  # type: ignore[attr-defined]
 
     def open(self, path: Path, mode: str) -> Any:
@@ -202,7 +202,7 @@ def main(plan: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     if plan.get("tiny"):
         experiment.make_stream = lambda config, root=None: make_tiny_stream()  # type: ignore[assignment]
-        experiment.plots.run_pictures = lambda result, folder: []  # type: ignore[assignment]
+        plots.run_pictures = lambda result, folder: []  # type: ignore[assignment]
     else:
         digits = data.load("digits")
         experiment.data.load = lambda name, root=None: digits  # type: ignore[assignment]

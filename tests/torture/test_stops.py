@@ -34,7 +34,7 @@ Command = Callable[[str], int]
 def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """`steadfast run` on a tiny stream in this process; gives its exit code."""
     monkeypatch.setattr(experiment, "make_stream", lambda config, root=None: make_tiny_stream())
-    monkeypatch.setattr(experiment.plots, "run_pictures", lambda result, folder: [])
+    monkeypatch.setattr("steadfast.plots.run_pictures", lambda result, folder: [])
 
     def call(out: str) -> int:
         monkeypatch.setattr(sys, "argv", [*COMMAND, "--device", "cpu", "--out", str(tmp_path / out)])

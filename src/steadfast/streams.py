@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .data import Dataset
 from .errors import BadConfig, BadData
+from .stored import Stored
 
 ORDERS = ("label", "shuffled")
 
@@ -18,7 +19,7 @@ ORDERS = ("label", "shuffled")
 class Samples:
     """Some rows of a resident data set with their slots. A batch is an index; nothing is copied before."""
 
-    images: Tensor  # (n, channels, height, width) uint8, shared by all tasks
+    images: Tensor | Stored  # (n, channels, height, width) uint8, shared by all tasks; resident or on disk
     rows: Tensor  # (m,) int64
     slots: Tensor  # (m,) int64
     pixels: Tensor | None = None  # (height * width,) this task's permutation of the pixels
@@ -32,6 +33,11 @@ class Samples:
         if self.pixels is not None:
             images = images.flatten(2)[:, :, self.pixels].view_as(images)
         return images, self.slots[chosen]
+
+    def expect(self, batches: Sequence[Tensor]) -> None:
+        """These batches come next; images on disk may be read ahead."""
+        if isinstance(self.images, Stored):
+            self.images.expect(self.rows[chosen] for chosen in batches)
 
     def only(self, chosen: Tensor) -> Samples:
         """The same kind of samples, fewer of them."""
@@ -70,7 +76,7 @@ class Stream:
     def to(self, device: torch.device | str) -> Stream:
         """The same stream with its tensors on `device`; images shared by the tasks stay shared."""
         device = torch.device(device)
-        moved: dict[int, Tensor] = {}
+        moved: dict[int, Tensor | Stored] = {}
 
         def move(samples: Samples) -> Samples:
             images = moved.setdefault(id(samples.images), samples.images.to(device))
@@ -179,7 +185,7 @@ def class_order(count: int, order: str, generator: torch.Generator) -> Tensor:
     return torch.arange(count) if order == "label" else torch.randperm(count, generator=generator)
 
 
-def _samples_of(images: Tensor, slots: Tensor, wanted: Tensor) -> Samples:
+def _samples_of(images: Tensor | Stored, slots: Tensor, wanted: Tensor) -> Samples:
     rows = torch.isin(slots, wanted).nonzero().squeeze(1)
     return Samples(images, rows, slots[rows])
 

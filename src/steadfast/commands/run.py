@@ -29,6 +29,9 @@ def run(
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     resume: Annotated[bool, typer.Option("--resume/--fresh", help="go on where it was stopped, or start anew")] = True,
+    memory_on_disk: Annotated[
+        bool, typer.Option("--memory-on-disk", help="keep the remembered images in a file (CPU only)")
+    ] = False,
     search: Annotated[
         list[str] | None, typer.Option("--search", help="try values, such as strength=1,10,100, on a validation split")
     ] = None,
@@ -46,11 +49,11 @@ def run(
         return search_grid(config, search, data, out, device, threads)
     with distributed.session():
         console.quiet = complaints.quiet = distributed.ranks().rank > 0  # of several processes the first one talks
-        one_run(config, data, out, device, threads, resume)
+        one_run(config, data, out, device, threads, resume, memory_on_disk)
 
 
 def one_run(
-    config: Config, data: Path | None, out: Path, device: str, threads: int | None, resume: bool
+    config: Config, data: Path | None, out: Path, device: str, threads: int | None, resume: bool, memory_on_disk: bool
 ) -> None:
     """Show a run while it runs, and its result."""
     full = config.resolved()
@@ -60,7 +63,8 @@ def one_run(
         try:
             with progress.live(console, full.phases(), full.epochs or 1, stopping.asked) as watcher:
                 result = experiment.run(
-                    full, out, data_root=data, device=device, threads=threads, watcher=watcher, resume=resume
+                    full, out, data_root=data, device=device, threads=threads, watcher=watcher, resume=resume,
+                    memory_on_disk=memory_on_disk,
                 )
         except Stopped:
             elsewhere = {"--data": data, "--out": out if out != RUNS else None, "--threads": threads}

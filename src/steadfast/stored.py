@@ -1,0 +1,192 @@
+"""Images that stay on disk: a memory-mapped array, or a folder of files that processes decode ahead.
+
+They stand where a resident tensor of images stands in `Samples`: indexed by rows they give a batch, on the device.
+"""
+
+from __future__ import annotations
+
+import copy
+import mmap
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .data import Dataset
+from .errors import BadData, BadInput
+
+RESIDENT = 2**27  # bytes of a mapped file that may stay in the process's memory
+FAULT = 2**16  # bytes that the system maps around each one touched
+AHEAD = 4  # batches decoded before they are asked for
+MEASURED = 1000  # images that mean and deviation are taken from
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
+
+
+class Stored:
+    """uint8 images (n, channels, height, width) on disk; `images[rows]` reads a batch."""
+
+    shape: tuple[int, ...]
+    device = torch.device("cpu")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        chosen = torch.arange(len(self))[rows] if isinstance(rows, slice) else rows.cpu()
+        if not len(chosen):
+            return torch.empty(0, *self.shape[1:], dtype=torch.uint8, device=self.device)
+        return torch.from_numpy(self.read(chosen.numpy())).to(self.device)
+
+    def to(self, device: torch.device | str) -> Stored:
+        """The same images; batches of them go to `device`."""
+        moved = copy.copy(self)
+        moved.device = torch.device(device)
+        return moved
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """These rows, as an array of its own."""
+        raise NotImplementedError
+
+    def expect(self, batches: Iterator[Tensor]) -> None:
+        """These batches will be asked for next, in this order."""
+
+
+class Mapped(Stored):
+    """The rows of a .npy file; what was read is given back to the system, so the file may be of any size."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise BadData(f"{path} cannot be read as a .npy array: {error}") from error
+        if self.array.dtype != np.uint8 or self.array.ndim != 4 or not self.array.size:
+            raise BadData(
+                f"{path} holds {self.array.dtype} of shape {self.array.shape}; images are bytes (uint8) of shape "
+                f"(n, channels, height, width)."
+            )
+        self.shape = self.array.shape
+        self._touched = 0
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        batch = self.array[rows]  # a copy
+        self._touched += max(batch.nbytes, len(rows) * FAULT)
+        if self._touched > RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
+            self.array._mmap.madvise(mmap.MADV_DONTNEED)
+            self._touched = 0
+        return batch
+
+
+class Pictures(Stored):
+    """Image files, scaled to one size; the batches that training expects are decoded ahead by `workers` processes."""
+
+    def __init__(self, paths: Sequence[Path], shape: tuple[int, int, int], workers: int | None = None) -> None:
+        self.paths, self.shape = [str(path) for path in paths], (len(paths), *shape)
+        self.workers = len(os.sched_getaffinity(0)) if workers is None else workers
+        self._pool: ProcessPoolExecutor | None = None
+        self._coming: Iterator[Tensor] = iter(())
+        self._begun: deque[tuple[np.ndarray, Future[np.ndarray]]] = deque()
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        while self._begun:
+            expected, future = self._begun.popleft()
+            self._begin()
+            if np.array_equal(expected, rows):
+                return future.result()
+            future.cancel()  # something else was asked for first; go on with what follows
+        return decode([self.paths[row] for row in rows], self.shape[1:])
+
+    def expect(self, batches: Iterator[Tensor]) -> None:
+        for _, future in self._begun:
+            future.cancel()
+        self._begun.clear()
+        self._coming = batches
+        for _ in range(max(AHEAD, self.workers) if self.workers else 0):
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self.workers, multiprocessing.get_context("spawn"))
+        for rows in self._coming:
+            wanted = rows.cpu().numpy()
+            future = self._pool.submit(decode, [self.paths[row] for row in wanted], self.shape[1:])
+            self._begun.append((wanted, future))
+            return
+
+
+def decode(paths: Sequence[str], shape: tuple[int, ...]) -> np.ndarray:
+    """Image files to (n, *shape) bytes."""
+    from . import inputs
+
+    return inputs.images(list(paths), shape).numpy()
+
+
+def open_arrays(folder: Path | str) -> Dataset:
+    """A data set of train_images.npy, train_labels.npy, test_images.npy, test_labels.npy and, maybe, classes.txt."""
+    folder = Path(folder)
+    train, test = Mapped(folder / "train_images.npy"), Mapped(folder / "test_images.npy")
+    labels = [_labels(folder / "train_labels.npy", len(train)), _labels(folder / "test_labels.npy", len(test))]
+    count = int(max(part.max() for part in labels)) + 1
+    names = folder / "classes.txt"
+    classes = tuple(names.read_text().split("\n")[:count]) if names.exists() else tuple(map(str, range(count)))
+    if len(classes) < count or train.shape[1:] != test.shape[1:]:
+        seen = f"labels up to {count - 1}, {len(classes)} names, images of {train.shape[1:]} and {test.shape[1:]}"
+        raise BadData(f"The files in {folder} do not fit together: {seen}.")
+    mean, std = _statistics(train)
+    return Dataset(folder.name, train, labels[0], test, labels[1], classes, mean, std)  # type: ignore[arg-type]
+
+
+def open_pictures(folder: Path | str, size: int = 64, workers: int | None = None) -> Dataset:
+    """A data set of files train/CLASS/... and test/CLASS/..., read in colour and scaled to `size` a side."""
+    folder = Path(folder)
+    classes = tuple(sorted(path.name for path in (folder / "train").glob("*/") if path.is_dir()))
+    if not classes:
+        raise BadData(f"{folder / 'train'} has no folders; put each class's images into train/CLASS and test/CLASS.")
+    parts = {part: _files(folder / part, classes) for part in ("train", "test")}
+    (train, train_labels), (test, test_labels) = (
+        (Pictures(paths, (3, size, size), workers), torch.tensor(labels)) for paths, labels in parts.values()
+    )
+    mean, std = _statistics(train)
+    return Dataset(folder.name, train, train_labels, test, test_labels, classes, mean, std)  # type: ignore[arg-type]
+
+
+def _files(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
+    found = [
+        (path, label)
+        for label, name in enumerate(classes)
+        for path in sorted((folder / name).rglob("*"))
+        if path.suffix.lower() in SUFFIXES
+    ]
+    if not found:
+        raise BadData(f"{folder} has no images of the classes {', '.join(classes[:5])}.")
+    return [path for path, _ in found], [label for _, label in found]
+
+
+def _labels(path: Path, count: int) -> Tensor:
+    try:
+        labels = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise BadData(f"{path} cannot be read as a .npy array: {error}") from error
+    if labels.dtype.kind not in "iu" or labels.shape != (count,) or labels.min() < 0:
+        raise BadData(f"{path} holds {labels.dtype} of shape {labels.shape}; labels are {count} whole numbers from 0.")
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def _statistics(images: Stored) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation a channel, of some images evenly over all of them."""
+    some = torch.linspace(0, len(images) - 1, min(MEASURED, len(images))).long()
+    sums = torch.zeros(2, images.shape[1], dtype=torch.float64)
+    parts: Iterable[Tensor] = some.split(50)
+    for part in parts:
+        try:
+            pixels = images[part].double() / 255
+        except BadInput as error:
+            raise BadData(str(error)) from error
+        sums += torch.stack([pixels.mean((2, 3)).sum(0), pixels.square().mean((2, 3)).sum(0)])
+    mean, square = sums / len(some)
+    return tuple(mean.tolist()), tuple((square - mean.square()).clamp(min=0.0025).sqrt().tolist())

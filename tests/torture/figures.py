@@ -53,8 +53,8 @@ SENTENCES = {
     "fuzz": "{inputs:,} inputs: {refused:,} refused by our own exceptions, {accepted:,} read, {escaped} others; "
             "slowest {slowest:.2f} s, peak +{growth:.0f} MB under a limit of +{limit} MB",
     "sweep": "{runs} runs, {kills} workers killed, Ctrl-C once: all ended with the bits of a run by itself",
-    "soak": "{tasks} tasks: {slope:+.1f} kB a task (limit {allowed:.0f}), steps of the last fifth take {ratio:.2f} times "
-            "the first fifth's",
+    "soak": "{tasks} tasks: {slope:+.1f} kB a task (limit {allowed:.0f}), last fifth's steps {ratio:.2f} times "
+            "the first fifth's time",
     "threads": "1 and 2 threads: {same}",
     "audit": "{packages} packages: {found}",
 }

@@ -1,0 +1,142 @@
+"""Files made to harm: nothing in them is executed, nothing is written outside, no size in them is believed.
+
+The answers of a wrong mirror are in test_data.py; hostile names inside a model file in test_estimator.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import resource
+import struct
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import make_tiny_config
+from steadfast import data, experiment, files, records
+from steadfast.data import parse
+from steadfast.data.catalog import Packed, Part
+from steadfast.errors import BadData, BadFile
+from steadfast.estimator import IncrementalClassifier
+
+PACKED = Packed("x.tar.gz", 0, "", (Part("a.bin", 5, ""),))
+
+
+class Bomb:
+    """Unpickling it makes a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.mark),)
+
+
+def make_pickles(mark: Path) -> list[bytes]:
+    buffer = io.BytesIO()
+    torch.save({"w": Bomb(mark)}, buffer)
+    plain = pickle.dumps(Bomb(mark))
+    return [plain, buffer.getvalue(), struct.pack("<Q", len(plain)) + plain]
+
+
+def test_a_pickle_under_any_of_our_names_is_not_unpickled(
+    run_tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, mark = make_tiny_config(epochs=1), tmp_path / "executed"
+    monkeypatch.setattr("steadfast.data.places.platformdirs.user_cache_path", lambda _: tmp_path / "cache")
+    for number, content in enumerate(make_pickles(mark)):
+        folder = experiment.RunFolder(tmp_path / f"{number}" / config.name)
+        folder.path.mkdir(parents=True)
+        (folder.path / "checkpoint-000001.safetensors").write_bytes(content)
+        folder.result.write_bytes(content)
+        with pytest.warns(UserWarning, match="Going on from the one before it, or anew"):
+            run_tiny(config, tmp_path / f"{number}")
+        (model := tmp_path / f"model-{number}").mkdir()
+        (model / "model.safetensors").write_bytes(content)
+        with pytest.raises(BadFile):
+            IncrementalClassifier.load(model)
+        (model / "one.json").write_bytes(content)
+        assert records.read(model).left_out
+        (home := tmp_path / f"data-{number}" / "MNIST" / "raw").mkdir(parents=True)
+        for name in ("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"):
+            (home / name).write_bytes(content)
+        with pytest.raises(BadData):
+            data.load("mnist", tmp_path / f"data-{number}", download=False)
+    assert not mark.exists()
+    pickle.loads(pickle.dumps(Bomb(mark)))
+    assert mark.exists()  # the bomb is a bomb
+
+
+@pytest.mark.parametrize("size", [2**31, 2**40, 2**63, 2**64 - 1])
+def test_a_header_of_gigabytes_is_refused_before_it_is_read(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint-000001.safetensors"
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", size))
+        file.truncate(3 * 2**30)  # as long as some of them say, but without a byte on the disk
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BadFile, match=r"a header of [\d,]+ bytes"):
+        files.read_tensors(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+
+
+def archive(*members: tuple[str, bytes, bytes, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as made:
+        for name, kind, content, link in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.size = kind, link, len(content)
+            made.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", ["../a.bin", "/c/a.bin", "c/../a.bin", "c/../../c/a.bin", "./c/a.bin", "c//a.bin"])
+def test_a_member_of_a_roundabout_name_is_not_the_one_wanted(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadData, match="not in the archive"):
+        parse.untar(archive((name, tarfile.REGTYPE, b"12345", "")), PACKED, "c")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE])
+def test_a_member_that_is_a_link_or_a_device_is_refused(kind: bytes, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("12345")
+    with pytest.raises(BadData, match="not a regular file"):
+        parse.untar(archive(("c/a.bin", kind, b"", str(tmp_path / "secret"))), PACKED, "c")
+
+
+def test_a_link_first_and_the_file_through_it_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    made = archive(("c", tarfile.SYMTYPE, b"", str(outside)), ("c/a.bin", tarfile.REGTYPE, b"12345", ""))
+    assert parse.untar(made, PACKED, "c") == {"a.bin": b"12345"}  # read into memory; no link is ever followed
+    assert list(outside.iterdir()) == []
+
+
+def test_bombs_are_stopped_at_the_size_that_is_wanted() -> None:
+    zeros = gzip.compress(bytes(1 << 26), 1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BadData, match="more than"):
+        parse.gunzip(zeros * 4, Part("a", 100, ""))
+    bomb = archive(*[(f"c/{i}", tarfile.REGTYPE, bytes(1 << 20), "") for i in range(8)])
+    with pytest.raises(BadData, match="more than it should hold"):
+        parse.untar(bomb, PACKED, "c")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000  # kB
+
+
+def test_state_that_lies_about_itself_is_refused_with_a_right_digest(tmp_path: Path) -> None:
+    import safetensors.torch
+
+    for text in ("[" * 50_000, "[]", "nonsense", '{"a": ' * 50_000):
+        metadata = {"format": "1", "state": text, "digest": files._digest({}, text)}
+        (tmp_path / "x").write_bytes(safetensors.torch.save({}, metadata=metadata))
+        with pytest.raises(BadFile):
+            files.read_tensors(tmp_path / "x")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -47,18 +46,7 @@ def shift(images: Tensor, generator: torch.Generator) -> Tensor:
     return crop(images, generator, padding=2, flip=False)
 
 
-def affine(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Turned by up to 15 degrees, stretched and slanted by up to 15 %, moved by up to 1/16: as a hand varies."""
-    draw = torch.rand(6, len(images), generator=generator, device=images.device) * 2 - 1  # each in -1 to 1
-    angle, slant, across, along = draw[:4] * torch.tensor([[math.pi / 12], [0.15], [0.15], [0.15]]).to(draw)
-    cos, sin, wide, high = angle.cos(), angle.sin(), 1 + across, 1 + along
-    place = draw[4:] / 8  # in half widths, as the grid counts
-    rows = [cos * wide, cos * slant - sin * high, place[0], sin * wide, sin * slant + cos * high, place[1]]
-    grid = F.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(images.shape), align_corners=False)
-    return F.grid_sample(images.float(), grid, align_corners=False).round_().to(images.dtype)
-
-
-AUGMENTS: dict[str, Augment] = {"none": none, "crop-flip": crop_flip, "shift": shift, "affine": affine}
+AUGMENTS: dict[str, Augment] = {"none": none, "crop-flip": crop_flip, "shift": shift}
 
 
 def get(name: str | Augment) -> Augment:

@@ -1,0 +1,143 @@
+"""The trials by which the strong recipe was chosen: small, and scored on held-back training images only.
+
+    python benchmarks/recipe_trials.py '{"balance": true, "vary": "shift"}' '{"memory": 1100, "ema": 0.99}'
+
+MNIST at 16 x 16, `per` training images a task, a sixth of the training set held back and 1000 a task of it tested
+(the test set is not even read). Besides the fields of Config a trial takes `per`, and what was tried but is not part
+of the package: `ema`, `spare` ("outside" or "rotations": quarter turns as targets in empty slots) and the variations
+"affine", "affine-half" and "shift-half".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from steadfast import augment, data, experiment, performance, randomness
+from steadfast.config import Config
+from steadfast.methods.replay import Replay
+from steadfast.streams import Samples, Stream, permuted, split, validated
+from steadfast.training import Trainer
+
+DEFAULTS: dict[str, Any] = {"benchmark": "split-mnist", "memory": 100, "epochs": 3, "seed": 5}
+
+
+def affine(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Turned by up to 15 degrees, stretched and slanted by up to 15 %, moved by up to 1/16."""
+    draw = torch.rand(6, len(images), generator=generator) * 2 - 1
+    angle, slant, across, along = draw[:4] * torch.tensor([[math.pi / 12], [0.15], [0.15], [0.15]])
+    cos, sin, wide, high, place = angle.cos(), angle.sin(), 1 + across, 1 + along, draw[4:] / 8
+    rows = [cos * wide, cos * slant - sin * high, place[0], sin * wide, sin * slant + cos * high, place[1]]
+    grid = F.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(images.shape), align_corners=False)
+    return F.grid_sample(images.float(), grid, align_corners=False).round_().to(images.dtype)
+
+
+def half(vary: augment.Augment) -> augment.Augment:
+    """Each image varied or left, by the toss of a coin."""
+
+    def varied(images: Tensor, generator: torch.Generator) -> Tensor:
+        heads = torch.rand(len(images), generator=generator) < 0.5
+        return torch.where(heads[:, None, None, None], vary(images, generator), images)
+
+    return varied
+
+
+def stream_of(config: Config, per: int) -> Stream:
+    """Half the resolution, `per` images a task to learn from, held-back ones in place of the tests."""
+    whole = data.load("mnist")
+    small = F.avg_pool2d(whole.train_images.float(), 2).round().to(torch.uint8)
+    mnist = dataclasses.replace(
+        whole, train_images=small, test_images=whole.test_images[:1], test_labels=whole.test_labels[:1]
+    )
+    generator = randomness.generator(config.seed, "stream")
+    if config.benchmark == "permuted-mnist":
+        stream = permuted(mnist, 10, validation=1 / 6, generator=generator)
+    else:
+        stream = split(mnist, 2, validation=1 / 6, generator=generator)
+    generator = torch.Generator().manual_seed(config.seed)
+
+    def some(samples: Samples, count: int) -> Samples:
+        return samples.only(torch.randperm(len(samples), generator=generator)[:count])
+
+    tasks = [
+        dataclasses.replace(task, train=some(task.train, per), test=some(task.test, 1000))
+        for task in validated(stream).tasks
+    ]
+    return dataclasses.replace(stream, tasks=tuple(tasks))
+
+
+def use_spare_slots(method: Replay, kind: str) -> None:
+    """A quarter more of each batch: its images turned, as classes of their own or all as "none of these"."""
+    plain = method.loss
+
+    def loss(images: Tensor, slots: Tensor) -> Tensor:
+        count, last = len(images) // 4, method.learner.head.slots - 1
+        pick = torch.randperm(len(images), generator=method.generator)[:count]
+        turns = torch.randint(1, 4, (count,), generator=method.generator)
+        turned = torch.stack([torch.rot90(images[i], int(k), (1, 2)) for i, k in zip(pick, turns)])
+        spare = last - (3 * slots[pick] + turns - 1) if kind == "rotations" else torch.full_like(turns, last)
+        return plain(torch.cat([turned, images]), torch.cat([spare, slots]))
+
+    method.loss = loss  # type: ignore[method-assign]
+
+
+def use_average(trainer: Trainer, decay: float) -> None:
+    """Test with a moving average of the weights."""
+    learner, step, evaluate = trainer.learner, trainer.method.step, trainer._evaluate
+    average = {k: v.clone() for k, v in learner.state_dict().items() if v.is_floating_point()}
+
+    def stepped(loss: Tensor) -> None:
+        step(loss)
+        now = learner.state_dict()
+        for name, value in average.items():
+            value.lerp_(now[name], 1 - decay)
+
+    def evaluated(task: Any) -> None:
+        now = {k: learner.state_dict()[k].clone() for k in average}
+        learner.load_state_dict(average, strict=False)
+        evaluate(task)
+        learner.load_state_dict(now, strict=False)
+
+    trainer.method.step, trainer._evaluate = stepped, evaluated  # type: ignore[method-assign]
+
+
+def trial(options: dict[str, Any]) -> tuple[float, list[float]]:
+    """The final average accuracy and each task's."""
+    options = {**DEFAULTS, **options}
+    per, ema, spare = options.pop("per", 2000), options.pop("ema", None), options.pop("spare", None)
+    config = Config(**options).resolved()
+    trainer = experiment.make_trainer(config, stream_of(config, per), torch.device("cpu"))
+    assert isinstance(trainer.method, Replay)
+    if spare:
+        use_spare_slots(trainer.method, spare)
+    if ema:
+        use_average(trainer, ema)
+    trainer.run()
+    last = trainer.at.accuracies[-1]
+    return sum(last) / len(last), last
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    performance.keep_freed_memory()
+    shift = functools.partial(augment.crop, padding=1, flip=False)  # one pixel of 16 is two of 32
+    augment.AUGMENTS.update(
+        {"shift": shift, "affine": affine, "affine-half": half(affine), "shift-half": half(shift)}
+    )
+    for text in sys.argv[1:]:
+        began = time.perf_counter()
+        mean, tasks = trial(json.loads(text))
+        print(f"{mean:.2f}  {[round(t) for t in tasks]}  {time.perf_counter() - began:.0f} s  {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -52,11 +52,10 @@ SENTENCES = {
     "damage": "{flips:,} flipped bits and {cuts:,} truncations of six kinds of file: {wrong} wrong answers",
     "fuzz": "{inputs:,} inputs: {refused:,} refused by our own exceptions, {accepted:,} read, {escaped} others; "
             "slowest {slowest:.2f} s, peak +{growth:.0f} MB under a limit of +{limit} MB",
-    "sweep": "{runs} runs, {kills} workers killed, Ctrl-C once: all ended with the bits of a run by itself",
-    "soak": "{tasks} tasks: {slope:+.1f} kB a task (limit {allowed:.0f}), last fifth's steps {ratio:.2f} times "
-            "the first fifth's time",
+    "sweep": "{runs} runs at once, {kills} killed, all stopped, gone on with: the bits of each run by itself",
+    "soak": "{tasks} tasks: {slope:+.1f} kB a task (limit {allowed:.0f}), {report:+.0f} kB with the rows of results; "
+            "last fifth's steps {ratio:.2f} times the first fifth's time",
     "threads": "1 and 2 threads: {same}",
-    "audit": "{packages} packages: {found}",
 }
 
 

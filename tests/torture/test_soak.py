@@ -11,23 +11,24 @@ from typing import Any
 import figures
 import pytest
 
-ALLOWED = 20.0  # kB a task: the accuracies of all tasks so far are kept, a few kB of Python floats; a leak has more
+ALLOWED = 10.0  # kB a task: noise; the smallest tensor of the learner that could leak each task is far larger
 
 
-def soak(tasks: int) -> dict[str, Any]:
+def soak(tasks: int, *words: str) -> dict[str, Any]:
     script = Path(__file__).with_name("soak.py")
-    done = subprocess.run([sys.executable, str(script), str(tasks)], capture_output=True, text=True, timeout=3000)
+    command = [sys.executable, str(script), str(tasks), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3000)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_thirty_tasks_leave_memory_and_steps_as_they_were() -> None:
     found = soak(30)
-    assert found["slope"] < 5 * ALLOWED and found["ratio"] < 2
+    assert found["slope"] < 10 * ALLOWED and found["ratio"] < 2
 
 
 @pytest.mark.torture
 def test_two_hundred_tasks_leave_memory_and_steps_as_they_were() -> None:
-    found = soak(200)
-    assert found["slope"] < ALLOWED and found["ratio"] < 1.3
-    figures.keep("soak", allowed=ALLOWED, **found)
+    found, whole = soak(200), soak(200, "report")
+    assert found["slope"] < ALLOWED and found["ratio"] < 1.3 and whole["slope"] < 100
+    figures.keep("soak", allowed=ALLOWED, report=whole["slope"], **found)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from .beyond import HEADS
 from .tables import Entry, Part, signed
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def markdown(report: Report) -> str:
             lines += [f"## {table.title}{mark}", ""]
             for part in table.parts:
                 lines += [f"### {part.caption}{mark}", "", *_markdown_part(part), ""]
-        lines += [*_markdown_claims(chapter, mark), *_markdown_questions(chapter, mark)]
+        lines += [*_markdown_claims(chapter, mark), *_markdown_questions(chapter, mark), *_markdown_ablation(chapter)]
     if report.found.left_out:
         lines += ["## Records that did not count", ""]
         lines += [f"- {_cell(each.name)}: {_cell(each.reason)}" for each in report.found.left_out] + [""]
@@ -81,6 +82,22 @@ def _markdown_questions(chapter: Chapter, mark: str) -> list[str]:
             lines.append(f"| {each.name} | {each.text} | {len(each.runs)} | {shown} |")
         lines += ["", question.answer, ""]
     return lines
+
+
+def _markdown_ablation(chapter: Chapter) -> list[str]:
+    if not chapter.ablation:
+        return []
+    lines = ["## Beyond the paper", "", "Same network, epochs, memory and stream; in brackets the number of seeds.", ""]
+    lines += [f"| benchmark | memory | replay | {' | '.join(HEADS)} |", "|---|--:|---|" + "--:|" * len(HEADS)]
+    for row in chapter.ablation:
+        cells = ["not run" if row[head] is None else _ablation_cell(row[head]) for head in HEADS]
+        lines.append(f"| {row['benchmark']} | {row['memory']} | {row['variant']} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _ablation_cell(found: dict[str, Any]) -> str:
+    spread = f" ± {found['std']:.2f}" if found["runs"] > 1 else ""
+    return f"{found['mean']:.2f}{spread} ({found['runs']})"
 
 
 def csv_text(report: Report) -> str:

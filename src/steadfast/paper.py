@@ -71,11 +71,3 @@ def published(config: Config) -> Cell | None:
             if cell.config(wanted.seed, strength=stated).resolved() == wanted:
                 return cell
     return None
-
-
-def questions(seed: int, **changes: Any) -> tuple[Config, ...]:
-    """The 2x2 that tells whether the fixed head or the negatives make the difference: permuted-mnist, M = 100."""
-    return tuple(
-        Config("permuted-mnist", head=head, over=over, memory=100, seed=seed, **changes)
-        for head, over in (("simplex", None), ("expanding", None), ("preallocated", None), ("simplex", "seen"))
-    )

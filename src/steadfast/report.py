@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
-from . import __version__, exports, figures, files, records
+from . import __version__, beyond, exports, figures, files, records
 from .claims import Claim, claims
 from .editions import Edition, editions
 from .feature_plots import feature_picture
@@ -36,6 +37,7 @@ class Chapter:
     claims: list[Claim]
     questions: list[Question]
     pictures: list[Picture]
+    ablation: list[dict[str, Any]]  # rows of `beyond`
 
     @property
     def prefix(self) -> str:
@@ -61,7 +63,8 @@ def build(found: Records, tell: Tell = lambda text: None) -> Report:
         tell("drawing how accuracy evolves")
         pictures = figures.evolution(edition)
         made = tables(edition)
-        chapters.append(Chapter(edition, made, tally(made), claims(edition), questions(edition), pictures))
+        ablation = beyond.rows(run.result for run in edition.runs)
+        chapters.append(Chapter(edition, made, tally(made), claims(edition), questions(edition), pictures, ablation))
     tell("drawing the features")
     drawn = [feature_picture(record, f"features-{index}") for index, record in enumerate(found.features)]
     return Report(chapters, found, drawn)
@@ -92,7 +95,7 @@ def page(report: Report) -> str:
     )
     environment.filters |= {"signed": signed, "duration": duration, "slug": slug}
     return environment.get_template("report.html").render(
-        report=report, version=__version__, first_steps=FIRST_STEPS, group_title=group_title,
+        report=report, version=__version__, first_steps=FIRST_STEPS, group_title=group_title, heads=beyond.HEADS,
     )
 
 

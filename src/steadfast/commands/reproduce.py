@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,11 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from .. import distributed, engines, features, paper, performance, progress, sweep
+from .. import beyond, distributed, engines, features, paper, performance, progress, sweep
 from ..config import Config
+from ..editions import editions
 from ..errors import BadConfig, nearest
+from ..questions import questions
 from ..share import SMALL, Share
 from ..signals import Stopping
 from ..training import Stopped
@@ -26,11 +29,12 @@ WHAT = {
     "fig-evolution": "accuracy after each task: the replay rows of Table 1",
     "fig-features": "the 2-D features of a fixed polygon against a trainable head's",
     "questions": "the paper's open question: the fixed head or the negatives?",
-    "all": "everything",
+    "beyond": "the ablation of what replay can do besides: each option alone and together (split-mnist unless named)",
+    "all": "the tables, figures and questions of the paper",
 }
 
 
-def configs_of(what: str, seeds: int, quick: bool) -> list[Config]:
+def configs_of(what: str, seeds: int, quick: bool, benchmarks: Sequence[str] = ()) -> list[Config]:
     """Every run that `what` needs, the cheap benchmarks first and all seeds of a cell together."""
     chosen: list[Config] = []
     cells = {
@@ -39,13 +43,17 @@ def configs_of(what: str, seeds: int, quick: bool) -> list[Config]:
         "table3": paper.cells("table3"),
         "fig-evolution": tuple(c for c in paper.cells("table1") if "+" in c.row),
         "questions": (),
+        "beyond": (),
         "all": paper.cells(),
     }
     if what not in cells:
         raise nearest("thing to reproduce", what, cells)
     chosen += [cell.config(seed, quick=quick) for cell in cells[what] for seed in range(seeds) if cell.stated]
     if what in ("questions", "all"):
-        chosen += [config for seed in range(seeds) for config in paper.questions(seed, quick=quick)]
+        readings = [each.config for question in questions(editions(())[0]) for each in question.readings]
+        chosen += [replace(config, seed=seed, quick=quick) for config in readings for seed in range(seeds)]
+    if what == "beyond":
+        chosen += beyond.configs(range(seeds), list(benchmarks) or ["split-mnist"], quick=quick)
     return sorted(chosen, key=lambda c: (sweep.GUESS.get(c.benchmark, 0), c.seed))
 
 
@@ -85,7 +93,7 @@ def reproduce(
     distributed.alone("reproduce")
     chosen = [
         config
-        for config in configs_of(what, seeds, quick)
+        for config in configs_of(what, seeds, quick, benchmark or ())
         if (not benchmark or config.benchmark in benchmark)
         and (not method or config.method in method or f"{config.method}+{config.resolved().head}" in method)
         and (not memory or config.resolved().memory in memory)

@@ -96,10 +96,12 @@ def test_it_renders_tables_figures_and_claims(browser: Any, pages: dict[str, str
     open_page(browser, pages["full"])
     seen = browser.execute_script(
         """const size = (each) => { const b = each.getBoundingClientRect(); return b.width * b.height; };
-        return {tables: document.querySelectorAll('.parts table').length,
+        return {tables: document.querySelectorAll('section[id$=tables] .parts table').length,
+          ablations: document.querySelectorAll('section[id$=beyond] table').length,
           figures: [...document.querySelectorAll('svg.plot')].map(size),
           text: document.body.innerText, requests: performance.getEntriesByType('resource').length};"""
     )
+    assert seen["ablations"] >= 1
     assert seen["tables"] == 2 * 8 and len(seen["figures"]) >= 7 and min(seen["figures"]) > 10_000
     assert seen["requests"] == 0
     for words in ("did not count", "quick, scaled down", "not run", "tasks learned", "does not hold"):

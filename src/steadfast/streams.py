@@ -79,8 +79,9 @@ class Stream:
         moved: dict[int, Tensor | Stored] = {}
 
         def move(samples: Samples) -> Samples:
-            images = moved.setdefault(id(samples.images), samples.images.to(device))
-            return replace(replace(samples, images=samples.images[:0]).to(device), images=images)
+            if id(samples.images) not in moved:
+                moved[id(samples.images)] = samples.images.to(device)
+            return replace(replace(samples, images=samples.images[:0]).to(device), images=moved[id(samples.images)])
 
         tasks = tuple(
             replace(

@@ -17,8 +17,8 @@ import pytest
 from survivor import differ, remains
 
 METHODS = ["replay", "gem", "si", "ewc"]
-SHORT = {"injected": 5, "timed": 1, "tiny": True, "batch": 8}
-LONG = {"injected": 45, "timed": 15}
+SHORT = {"injected": 3, "timed": 1, "tiny": True, "batch": 8}
+LONG = {"injected": 24, "timed": 8}  # of each method; there are some twenty kinds of moment
 
 
 def survive(folder: Path, **plan: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def survive(folder: Path, **plan: Any) -> dict[str, Any]:
 
 def test_killed_runs_end_in_the_same_bits(tmp_path: Path) -> None:
     found = survive(tmp_path, seed=0, **SHORT)
-    assert all(sum(each["kills"].values()) >= 6 for each in found.values())
+    assert all(sum(each["kills"].values()) >= 4 for each in found.values())
 
 
 @pytest.mark.torture
@@ -42,7 +42,7 @@ def test_killed_runs_end_in_the_same_bits_every_time(tmp_path: Path) -> None:
         for name, count in each["kills"].items():
             kinds[name] = kinds.get(name, 0) + count
     kills = sum(kinds.values())
-    assert kills >= 200 and all(sum(each["kills"].values()) >= 50 for each in found.values())
+    assert kills >= 120 and all(sum(each["kills"].values()) >= 30 for each in found.values())
     wanted = {"after a step", "half of a file", "before the rename", "after cutting the memory", "before a task's end",
               "after a task's begin", "before the evaluation"}
     assert wanted <= kinds.keys()

@@ -109,6 +109,8 @@ def test_a_recipe_and_its_options_spelled_out_are_the_same_run(name: str) -> Non
 
 def test_an_option_given_beside_a_recipe_keeps_its_value() -> None:
     assert Config("split-mnist", recipe="strong", vary="crop-flip").resolved().vary == "crop-flip"
+    other = Config("permuted-mnist", recipe="strong", distill="features").resolved()
+    assert (other.distill, other.distill_weight) == ("features", recipe.WEIGHTS["features"])
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,8 @@ class Config:
         """The recipe's options in place of its name; an option that was given keeps its value."""
         default = {f.name: f.default for f in dataclasses.fields(self)}
         chosen = RECIPES[self.recipe](benchmark)
+        if self.distill != default["distill"]:
+            chosen.pop("distill_weight", None)  # it is the weight of the recipe's kind
         left = {name: value for name, value in chosen.items() if getattr(self, name) == default[name]}
         return dataclasses.replace(self, recipe="paper", **left)
 

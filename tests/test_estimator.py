@@ -373,3 +373,26 @@ def test_held_back_samples_are_never_trained_on(monkeypatch):
 
 def test_the_model_is_the_copy_it_was_trained_as(three):
     assert isinstance(three.model_, Model) and three.model_.history[-1]["classes"] == ["ant", "bee", "cat"]
+
+
+# The same learning as a run's.
+
+
+def test_taught_the_same_it_learns_what_a_run_learns_to_the_last_bit(tiny_stream, monkeypatch):
+    """Beside the normalisation, which it takes from its first batch: here it is given the run's."""
+    from steadfast import experiment, inputs
+    from steadfast.config import Config
+
+    stream = tiny_stream()
+    settings = {"backbone": "lenet", "slots": 10, "memory": 12, "policy": "class", "epochs": 2, "batch": 8}
+    config = Config("split-digits", balance=True, distill="features", augment="shift", **settings).resolved()
+    trainer = experiment.make_trainer(config, stream, torch.device("cpu"))
+    trainer.run()
+    monkeypatch.setattr(inputs, "statistics", lambda data: (list(stream.mean), list(stream.std)))
+    clf = IncrementalClassifier(**settings, held_back=0, device="cpu")
+    for task in stream.tasks:
+        images, slots = task.train.batch(torch.arange(len(task.train)))
+        clf.partial_fit(images, slots)
+    learned = clf.model_.learner.state_dict()
+    for name, value in trainer.learner.state_dict().items():
+        assert torch.equal(learned[name], value), name

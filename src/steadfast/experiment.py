@@ -139,16 +139,22 @@ def run(
     config = config.resolved()
     folder = RunFolder(Path(out) / config.name)
     ranks = distributed.ranks()
-    with folder.lock() if ranks.rank == 0 else nullcontext():
-        if (done := distributed.tell(lambda: begin(config, folder, resume))) is not None:
-            return done
+
+    def prepare() -> tuple[Stream, Trainer]:
         performance.keep_freed_memory()
         if threads:
             torch.set_num_threads(threads)
         place = distributed.device_of(choose_device(device))
         stream = distributed.first(lambda: make_stream(config, data_root))
-        trainer = make_trainer(config, stream, place, watcher)
-        distributed.tell(lambda: describe(config, folder, place))
+        return stream, make_trainer(config, stream, place, watcher)
+
+    # What cannot work is refused before there is a folder; what is finished needs nothing of it.
+    ready = None if resume and folder.result.exists() else prepare()
+    with folder.lock() if ranks.rank == 0 else nullcontext():
+        if (done := distributed.tell(lambda: begin(config, folder, resume))) is not None:
+            return done
+        stream, trainer = ready or prepare()
+        distributed.tell(lambda: describe(config, folder, trainer.learner.shift.device))
         if memory_on_disk and trainer.method.memory is not None:
             trainer.method.memory.to_disk(folder.path / f".memory-{ranks.rank}")
         distributed.first(lambda: restore(trainer, folder))
@@ -233,9 +239,24 @@ def make_learner(config: Config, stream: Stream, device: torch.device) -> Learne
     with randomness.initialising(config.seed, "weights"):
         backbone = backbones.build(config.backbone, stream.shape)
         width = int(backbone.out_features)  # type: ignore[arg-type]
+        check_room(config, width)
         head = heads.build(config.head, width, config.slots, over=config.over, embedding=config.embedding)
     learner = Learner(backbone, head, stream.shape, stream.mean, stream.std)
     return learner.use(device, torch.channels_last)
+
+
+def check_room(config: Config, width: int) -> None:
+    """Refuse a head that this machine cannot hold, before it is tried: weights, gradients and Adam's two moments."""
+    assert config.head and config.slots
+    with torch.device("meta"):
+        head = heads.build(config.head, width, config.slots, over=config.over, embedding=config.embedding)
+    need = 16 * sum(parameter.numel() for parameter in head.parameters())
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else need
+    if need > room:
+        raise BadConfig(
+            f"A {config.head} of {config.slots:,} slots on {width} features takes {need / 1e9:,.0f} GB to train; this "
+            f"machine has {room / 1e9:,.0f}. Lower slots, or choose the head 'cube': 64 numbers hold 2^64 classes."
+        )
 
 
 def make_optimizer(config: Config, learner: Learner) -> torch.optim.Optimizer:

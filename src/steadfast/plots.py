@@ -12,7 +12,8 @@ from matplotlib.figure import Figure  # not pyplot: a library leaves a notebook'
 from . import files
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; one colour a method, everywhere.
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#000000")
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#000000",
+           "#882255", "#999933")
 COLOURS = {
     "replay+simplex": "#0072B2",
     "replay+expanding": "#E69F00",

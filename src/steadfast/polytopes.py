@@ -348,12 +348,9 @@ class Rowwise(Protocol):
 
 
 def _by_rows(function: Rowwise, features: Tensor, slots: Tensor | None) -> Tensor:
-    """`function(features, slots)`; for large features a strip of rows at a time."""
-    return function(features, slots) if features.numel() <= SMALL else _strips(function, features, slots)
-
-
-@torch.compiler.disable
-def _strips(function: Rowwise, features: Tensor, slots: Tensor | None) -> Tensor:
+    """`function(features, slots)`; for large features a strip of rows at a time (a compiler sees to its own memory)."""
+    if features.numel() <= SMALL or torch.compiler.is_compiling():
+        return function(features, slots)
     return _Strips.apply(function, features, slots)
 
 

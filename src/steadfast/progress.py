@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from .paper import Cell
@@ -26,8 +26,14 @@ def live(console: Console, tasks: int, epochs: int, stop: Any) -> Iterator[Watch
         console=console,
     )
     with bar:
-        line = bar.add_task("task 1", total=tasks * epochs, speed="", note="")
+        line: TaskID | None = None  # drawn at the first step: what is refused or finished has no progress to show
         seen, shown, began = 0, 0.0, time.monotonic()
+
+        def update(**fields: Any) -> None:
+            nonlocal line
+            if line is None:
+                line = bar.add_task("task 1", total=tasks * epochs, speed="", note="")
+            bar.update(line, **fields)
 
         def step(samples: int) -> None:
             nonlocal seen, shown
@@ -35,15 +41,15 @@ def live(console: Console, tasks: int, epochs: int, stop: Any) -> Iterator[Watch
             now = time.monotonic()
             if now - shown > REFRESH:
                 shown = now
-                bar.update(line, speed=f"{seen / max(now - began, 1e-6):,.0f} new samples/s")
+                update(speed=f"{seen / max(now - began, 1e-6):,.0f} new samples/s")
 
         def epoch(record: dict[str, Any]) -> None:
             done = (record["task"] - 1) * epochs + record["epoch"]
-            bar.update(line, completed=done, description=f"task {record['task']}/{tasks}")
+            update(completed=done, description=f"task {record['task']}/{tasks}")
 
         def task(record: dict[str, Any]) -> None:
             accuracies = record["accuracies"]
-            bar.update(line, note=f"accuracy {sum(accuracies) / len(accuracies):.1f} %")
+            update(note=f"accuracy {sum(accuracies) / len(accuracies):.1f} %")
 
         yield Watcher(step=step, epoch=epoch, task=task, stop=stop)
 
@@ -66,5 +72,9 @@ def show_result(console: Console, result: dict[str, Any], cell: Cell | None) -> 
     if result.get("quick"):
         console.print("[yellow]quick: scaled down, not the protocol's numbers[/]")
     console.print(f"Final average accuracy [bold]{result['final_average_accuracy']:.2f} %[/]{paper}")
-    drift = "" if result["mean_drift"] is None else f"   features turned {result['mean_drift']:.1f}° on average"
-    console.print(f"Forgetting {result['forgetting']:.2f}{drift}   training took {result['seconds']:.0f} s")
+    console.print(f"Forgetting {result['forgetting']:.2f}   training took {result['seconds']:.0f} s")
+    if result["mean_drift"] is not None:
+        console.print(
+            f"Since they were learned, old classes' directions turned {result['mean_head_drift']:.1f}° in the head "
+            f"and their mean test features {result['mean_drift']:.1f}°"
+        )

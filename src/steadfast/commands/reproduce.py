@@ -12,11 +12,9 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from .. import beyond, distributed, engines, features, paper, performance, progress, sweep
+from .. import beyond, distributed, engines, paper, performance, progress, sweep
 from ..config import Config
-from ..editions import editions
 from ..errors import BadConfig, nearest
-from ..questions import questions
 from ..share import SMALL, Share
 from ..signals import Stopping
 from ..training import Stopped
@@ -47,9 +45,12 @@ def configs_of(what: str, seeds: int, quick: bool, benchmarks: Sequence[str] = (
         "all": paper.cells(),
     }
     if what not in cells:
-        raise nearest("thing to reproduce", what, cells)
+        raise nearest("thing to reproduce", what, WHAT)
     chosen += [cell.config(seed, quick=quick) for cell in cells[what] for seed in range(seeds) if cell.stated]
     if what in ("questions", "all"):
+        from ..editions import editions  # here, with what they need for statistics: most calls do not
+        from ..questions import questions
+
         readings = [each.config for question in questions(editions(())[0]) for each in question.readings]
         chosen += [replace(config, seed=seed, quick=quick) for config in readings for seed in range(seeds)]
     if what == "beyond":
@@ -135,6 +136,8 @@ def draw_features(
     out: Path, records: str | None, start: int, add: int, data: Path | None, device: str, threads: int, quick: bool
 ) -> None:
     """Learn the 2-D features with both heads and draw them, a frame a step."""
+    from .. import features  # here, since it draws, and matplotlib is slow to import
+
     torch.set_num_threads(threads)
     performance.keep_freed_memory()
     folder = out / "fig-features"

@@ -269,8 +269,8 @@ def test_an_error_in_the_middle_of_training_changes_nothing(three, monkeypatch):
 
 def test_a_loss_that_explodes_is_an_error_that_names_the_rate(three):
     clf = copy.deepcopy(three)
-    before = fingerprint(clf)
     clf.model_.method.optimizer.param_groups[0]["lr"] = 1e30
+    before = fingerprint(clf)
     with pytest.raises(LossNotFinite, match="as it was before"):
         clf.partial_fit(blobs([3])[0], ["dog"] * 40)
     assert fingerprint(clf) == before

@@ -9,8 +9,9 @@ from rich.table import Column, Table
 
 from .. import data, heads
 from ..benchmarks import BENCHMARKS
+from ..errors import BadData
 from ..methods import METHODS
-from .options import DataOption, console
+from .options import DataOption, complaints, console
 
 
 def benchmarks() -> None:
@@ -29,7 +30,8 @@ def list_heads() -> None:
 
 def methods() -> None:
     """List the methods: how to learn without forgetting."""
-    _list(METHODS.describe(), "method")
+    lines = METHODS.describe()
+    _list({"replay": lines.pop("replay"), **lines}, "method")  # the paper's first
 
 
 def _list(lines: dict[str, str], kind: str) -> None:
@@ -46,10 +48,19 @@ def show_data(
 ) -> None:
     """Show which data is found where, and fetch what is missing."""
     table = Table("data set", Column("file", overflow="fold"), "status", Column("where", overflow="fold"))
+    failures: list[BadData] = []
     for each in [name] if name else data.names():
-        found = data.fetch(each, data_folder) if fetch else data.locate(each, data_folder)
-        for part in found:
+        if fetch:
+            try:
+                data.fetch(each, data_folder)
+            except BadData as error:
+                failures.append(error)  # the others may still be had
+        for part in data.locate(each, data_folder):
             colour = {"ok": "green", "missing": "yellow", "damaged": "red"}[part.status]
             where = " ".join(str(word) for word in (part.where, part.path) if word)
             table.add_row(each, part.file, f"[{colour}]{part.status}[/]", where)
     console.print(table)
+    for error in failures:
+        complaints.print(str(error), markup=False, highlight=False)
+    if failures:
+        raise typer.Exit(2)

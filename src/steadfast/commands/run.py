@@ -67,8 +67,10 @@ def one_run(
                     memory_on_disk=memory_on_disk,
                 )
         except Stopped:
-            elsewhere = {"--data": data, "--out": out if out != RUNS else None, "--threads": threads}
-            flags = [f" {flag} {shlex.quote(str(value))}" for flag, value in elsewhere.items() if value is not None]
+            place = None if device == "auto" else device
+            given = {"--data": data, "--out": out if out != RUNS else None, "--device": place, "--threads": threads}
+            flags = [f" {flag} {shlex.quote(str(value))}" for flag, value in given.items() if value is not None]
+            flags += [" --memory-on-disk"] if memory_on_disk else []
             told = f"Stopped and saved in {folder.path}. Go on with the same command:\n{full.command()}{''.join(flags)}"
             complaints.print(told, highlight=False, markup=False, soft_wrap=True)
             raise typer.Exit(stopping.exit_code) from None

@@ -60,7 +60,7 @@ def show_data(
             where = " ".join(str(word) for word in (part.where, part.path) if word)
             table.add_row(each, part.file, f"[{colour}]{part.status}[/]", where)
     console.print(table)
-    for error in failures:
-        complaints.print(str(error), markup=False, highlight=False)
+    for failure in failures:
+        complaints.print(str(failure), markup=False, highlight=False)
     if failures:
         raise typer.Exit(2)

@@ -147,7 +147,7 @@ class Trainer:
         rate = self.method.optimizer.param_groups[0]["lr"]
         raise LossNotFinite(
             f"{what} at step {step + 1} of epoch {self.at.epoch + 1}, task {self.at.task + 1}, with learning rate "
-            f"{rate:g}. The last good checkpoint, if there is one yet, is kept; try a lower --lr, such as {rate / 10:g}."
+            f"{rate:g}. The last good checkpoint, if any, is kept; try a lower --lr, such as {rate / 10:g}."
         )
 
     def _stop(self) -> None:

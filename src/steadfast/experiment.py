@@ -175,11 +175,21 @@ def describe(config: Config, folder: RunFolder, device: torch.device) -> None:
     """What is being run, and where; a run that goes on under other conditions is told so."""
     now = environment(device)
     if folder.checkpoints() and folder.environment.exists():
-        before = files.read_json(folder.environment)
+        before = _environment_before(folder)
         if other := [f"{k} {before.get(k)} before, {now[k]} now" for k in DECISIVE if before.get(k) != now[k]]:
             warnings.warn(f"The last bits may differ from an uninterrupted run's: {'; '.join(other)}.", stacklevel=2)
     files.write_record(folder.config, config.to_json())
     files.write_json(folder.environment, now)
+
+
+def _environment_before(folder: RunFolder) -> dict[str, Any]:
+    """It is only compared with: a garbled one is named, and stops nothing."""
+    try:
+        before = files.read_json(folder.environment)
+        return before if isinstance(before, dict) else {}
+    except BadFile as error:
+        warnings.warn(f"{error} It is written anew.", stacklevel=4)
+        return {}
 
 
 def conclude(config: Config, stream: Stream, trainer: Trainer, folder: RunFolder) -> Result:

@@ -20,8 +20,8 @@ from steadfast.data import catalog, parse
 from steadfast.data.catalog import Packed, Part
 from steadfast.errors import BadData, BadFile, SteadfastError
 
-SHORT = {"tensor_files": 400, "configs": 400, "record_files": 200, "idx_files": 200, "cifar_archives": 150,
-         "gzips": 200, "checkpoints": 60, "models": 60}
+SHORT = {"tensor_files": 300, "configs": 150, "record_files": 100, "idx_files": 200, "cifar_archives": 100,
+         "gzips": 200, "checkpoints": 30, "models": 30}
 LONG = {"tensor_files": 30_000, "configs": 20_000, "record_files": 12_000, "idx_files": 20_000, "cifar_archives": 9_000,
         "gzips": 20_000, "checkpoints": 2_000, "models": 2_000}
 
@@ -30,7 +30,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
     max_leaves=12,
 )
-relaxed = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def fuzz(wanted: dict[str, int], seed: int) -> dict[str, Any]:

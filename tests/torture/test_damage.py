@@ -135,7 +135,7 @@ def make_kinds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Kind]
 
 def test_damage_is_refused_or_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, kind in make_kinds(tmp_path, monkeypatch).items():
-        kind.damage(*{"result": (2000, 300), "data file": (60, 20), "data archive": (20, 10)}.get(name, (30, 15)),
+        kind.damage(*{"result": (2000, 300), "data file": (60, 20), "data archive": (10, 5)}.get(name, (16, 8)),
                     random.Random(name))
 
 

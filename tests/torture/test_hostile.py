@@ -50,6 +50,7 @@ def test_a_pickle_under_any_of_our_names_is_not_unpickled(
 ) -> None:
     config, mark = make_tiny_config(epochs=1), tmp_path / "executed"
     monkeypatch.setattr("steadfast.data.places.platformdirs.user_cache_path", lambda _: tmp_path / "cache")
+    monkeypatch.delenv("STEADFAST_DATA", raising=False)  # a good copy there would be used instead
     for number, content in enumerate(make_pickles(mark)):
         folder = experiment.RunFolder(tmp_path / f"{number}" / config.name)
         folder.path.mkdir(parents=True)

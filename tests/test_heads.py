@@ -223,3 +223,11 @@ def test_unknown_heads_and_softmaxes_are_answered_with_what_there_is() -> None:
         head_of("simplx")
     with pytest.raises(BadConfig, match=r"some.*all, seen"):
         head_of("simplex", "some")
+
+
+def test_a_slot_that_was_not_opened_is_refused_by_name() -> None:
+    head = heads.build("simplex", 4, 10, over="seen")
+    head.open([0, 3])
+    for stranger in (1, 9):
+        with pytest.raises(BadConfig, match=rf"Slots \[{stranger}\] have not been opened"):
+            head.loss(torch.randn(2, 4), torch.tensor([0, stranger]))

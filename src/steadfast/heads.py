@@ -71,15 +71,13 @@ class Head(nn.Module):
         logits = self.outputs(embedded, self.seen)  # (batch, seen)
         if prior is not None:
             logits = logits + prior[self.seen]
-        return F.cross_entropy(logits, self._columns(slots), reduction=reduction)
-
-    def _columns(self, slots: Tensor) -> Tensor:
-        """Where these slots are among the seen ones, (batch,); checked on a CPU, where looking costs nothing."""
         columns = torch.searchsorted(self.seen, slots)
-        if slots.device.type == "cpu" and not torch.equal(self.seen[columns.clamp(max=len(self.seen) - 1)], slots):
-            strange = sorted(set(slots.tolist()) - set(self.seen.tolist()))
-            raise BadConfig(f"Slots {strange[:5]} have not been opened; call head.open({strange[:5]}) first.")
-        return columns
+        known = self.seen[columns.clamp(max=len(self.seen) - 1)] == slots
+        try:  # a slot that was not opened has no column; nobody waits to see whether there is one
+            return F.cross_entropy(logits, torch.where(known, columns, logits.shape[1]), reduction=reduction)
+        except IndexError:
+            strange = sorted(set(slots.tolist()) - set(self.seen.tolist()))[:5]
+            raise BadConfig(f"Slots {strange} have not been opened; call head.open({strange}) first.") from None
 
     def predict(self, features: Tensor) -> Tensor:
         """(batch, in) to the slot of the largest logit, (batch,)."""

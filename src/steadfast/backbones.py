@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from steadfast.errors import BadConfig, nearest
-from steadfast.resnets import BatchNorm1d, BatchNorm2d, PreActivationResNet, ResNet18
+from .errors import BadConfig, nearest
+from .resnets import BatchNorm1d, BatchNorm2d, PreActivationResNet, ResNet18
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape], nn.Module]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steadfast.errors import BadConfig
+from .errors import BadConfig
 
 SMALL = 2**22  # up to so many numbers, forming the logits or a few copies of the features is the fastest way
 STRIPS = 32  # larger features are worked through in so many strips of rows

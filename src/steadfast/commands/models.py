@@ -17,14 +17,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .. import files, folders
+from .. import files
+from ..estimator import folders
 from ..errors import BadConfig, BadInput, RunLocked
 from ..signals import Stopping
 from ..training import Stopped, Watcher
 from .options import DeviceOption, ThreadsOption, complaints, console
 
 if TYPE_CHECKING:
-    from ..estimator import IncrementalClassifier
+    from ..estimator.classifier import IncrementalClassifier
 
 ModelArgument = Annotated[Path, typer.Argument(help="the model's folder", show_default=False)]
 ImagesArgument = Annotated[list[Path], typer.Argument(help="images, or folders of them", show_default=False)]
@@ -143,8 +144,8 @@ def inspect(
     picture: Annotated[Path | None, typer.Option("--picture", help="where it goes  (default: model.png in it)")] = None,
 ) -> None:
     """Show a model: its classes, slots, memory, how stable each class has been; and draw that."""
-    from ..estimator import IncrementalClassifier
-    from ..model_plots import draw
+    from ..estimator.classifier import IncrementalClassifier
+    from ..estimator.model_plots import draw
 
     clf = IncrementalClassifier.load(model, device="cpu")
     inner, report = clf.model_, {c.label: c for c in clf.stability_.classes}
@@ -171,8 +172,8 @@ def inspect(
 
 
 def _open_or_new(model: Path, asked: dict[str, Any], device: str) -> IncrementalClassifier:
-    from ..estimator import IncrementalClassifier
-    from ..model_files import NAME
+    from ..estimator.classifier import IncrementalClassifier
+    from ..estimator.model_files import NAME
 
     if not (model / NAME).exists():
         return IncrementalClassifier(**asked, device=device)
@@ -185,7 +186,7 @@ def _open_or_new(model: Path, asked: dict[str, Any], device: str) -> Incremental
 def _load_and_read(
     model: Path, images: list[Path], device: str, threads: int | None
 ) -> tuple[IncrementalClassifier, folders.Images]:
-    from ..estimator import IncrementalClassifier
+    from ..estimator.classifier import IncrementalClassifier
 
     _use_threads(threads)
     clf = IncrementalClassifier.load(model, device=device)
@@ -209,7 +210,7 @@ def _read(paths: list[Path], shape: tuple[int, ...] | None, size: int | None = N
 
 @contextmanager
 def _learning(clf: IncrementalClassifier, size: int, stopping: Stopping) -> Iterator[Watcher]:
-    from ..model import automatic_epochs
+    from ..estimator.model import automatic_epochs
 
     first = not hasattr(clf, "model_")
     epochs = automatic_epochs(size, clf.batch, first=first) if clf.epochs == "auto" else int(clf.epochs)

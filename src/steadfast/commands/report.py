@@ -24,7 +24,7 @@ def report(
     [dim]steadfast report[/]                 [dim]from results/, or runs/[/]
     [dim]steadfast report runs --out page[/] [dim]from a sweep that is still running[/]
     """
-    from .. import report as reports  # only now: drawing takes a second to import
+    from ..report import page as reports  # only now: drawing takes a second to import
 
     if folder is None:
         folder = next((path for path in (Path("results"), Path("runs")) if path.is_dir()), None)

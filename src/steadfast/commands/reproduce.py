@@ -48,8 +48,8 @@ def configs_of(what: str, seeds: int, quick: bool, benchmarks: Sequence[str] = (
         raise nearest("thing to reproduce", what, WHAT)
     chosen += [cell.config(seed, quick=quick) for cell in cells[what] for seed in range(seeds) if cell.stated]
     if what in ("questions", "all"):
-        from ..editions import editions  # here, with what they need for statistics: most calls do not
-        from ..questions import questions
+        from ..report.editions import editions  # here, with what they need for statistics: most calls do not
+        from ..report.questions import questions
 
         readings = [each.config for question in questions(editions(())[0]) for each in question.readings]
         chosen += [replace(config, seed=seed, quick=quick) for config in readings for seed in range(seeds)]

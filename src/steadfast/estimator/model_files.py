@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import __version__, backbones, experiment, files
-from .benchmarks import Benchmark
-from .config import Config
-from .errors import BadConfig, BadFile
+from .. import __version__, backbones, experiment, files
+from ..benchmarks import Benchmark
+from ..config import Config
+from ..errors import BadConfig, BadFile
 from .labels import Labels
 from .model import Model, assemble
 from .stability import Stability
 
 if TYPE_CHECKING:
-    from .estimator import IncrementalClassifier
+    from .classifier import IncrementalClassifier
 
 KIND, FORMAT = "steadfast.IncrementalClassifier", 1
 NAME = "model.safetensors"
@@ -171,7 +171,7 @@ def _check_memory(state: dict[str, Tensor], capacity: int, shape: tuple[int, ...
 
 def _check_head(tensors: dict[str, Tensor], config: Config) -> None:
     """A head is built only if the file holds parameters of its size."""
-    from . import heads
+    from .. import heads
 
     assert config.head and config.slots
     widths = [t.shape[-1] for k, t in tensors.items() if k.startswith("learner.head.") and t.dim() == 2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .config import Config
+from ..config import Config
 from .editions import Edition
 from .intervals import Interval, difference, mean, spread
 from .records import Record

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .labels import Label
-from .metrics import degrees
+from ..metrics import degrees
 
 if TYPE_CHECKING:
     from .model import Model

@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
-from .errors import BadInput
+from ..errors import BadInput
 
 Label = str | int | bool
 KINDS = {"strings", "whole numbers", "booleans"}

@@ -13,10 +13,10 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from . import paper, plots
+from .. import paper, plots
 from .editions import Edition
 from .intervals import spread
-from .tables import NAMES, Entry
+from .tables import Entry, NAMES
 
 MARKS = {
     "replay+simplex": "o", "replay+expanding": "s", "replay+preallocated": "D", "gem": "^",

@@ -14,12 +14,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from . import experiment, inputs, labels, performance, stability
-from .benchmarks import Benchmark
-from .config import Config
-from .errors import BadConfig
+from .. import experiment, inputs, performance
+from . import labels, stability
+from ..benchmarks import Benchmark
+from ..config import Config
+from ..errors import BadConfig
 from .model import Model, begin
-from .training import Watcher
+from ..training import Watcher
 
 
 class IncrementalClassifier(ClassifierMixin, BaseEstimator):

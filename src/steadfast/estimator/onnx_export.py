@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from . import files
-from .errors import BadConfig
-from .learner import FARTHEST
+from .. import files
+from ..errors import BadConfig
+from ..learner import FARTHEST
 from .model import Model
 
 

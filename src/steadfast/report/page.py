@@ -9,7 +9,8 @@ from typing import Any
 
 import jinja2
 
-from . import __version__, beyond, exports, figures, files, records
+from .. import __version__, beyond, files
+from . import exports, figures, records
 from .claims import Claim, claims
 from .editions import Edition, editions
 from .feature_plots import feature_picture

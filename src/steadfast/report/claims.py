@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from . import paper
-from .config import Config
+from .. import paper
+from ..config import Config
 from .editions import Edition, key
 from .intervals import Interval, difference
-from .paper import Cell
+from ..paper import Cell
 from .records import Record
 
 HOLDS, FAILS, UNSURE, NOT_RUN = "holds", "does not hold", "not enough runs", "not run"

@@ -6,11 +6,11 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from .beyond import HEADS
+from ..beyond import HEADS
 from .tables import Entry, Part, signed
 
 if TYPE_CHECKING:
-    from .report import Chapter, Report
+    from .page import Chapter, Report
 
 SIGN = "†"  # the paper's number lies outside our interval
 EXPLAINED = (

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from .plots import PALETTE, STYLE
+from ..plots import PALETTE, STYLE
 from .stability import Stability
 
 MOST_BARS = 40

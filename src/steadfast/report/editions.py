@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from .benchmarks import BENCHMARKS
-from .config import Config
-from .methods import METHODS
-from .paper import Cell
+from ..benchmarks import BENCHMARKS
+from ..config import Config
+from ..methods import METHODS
+from ..paper import Cell
 from .records import Record, protocol
 
 QUICK = "quick, scaled down"

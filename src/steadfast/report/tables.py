@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
-from . import paper
+from .. import paper
 from .editions import Edition
 from .intervals import Interval, mean, spread
-from .paper import Cell
+from ..paper import Cell
 from .records import Record
 
 NAMES = {

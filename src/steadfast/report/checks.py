@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from . import __version__, metrics
-from .config import Config
-from .errors import BadFile
-from .methods import METHODS
+from .. import __version__, metrics
+from ..config import Config
+from ..errors import BadFile
+from ..methods import METHODS
 
 KNOWN = "0.1"  # the versions whose numbers can stand side by side: same protocol, same meaning of each field
 NEAR = 1e-6  # how well numbers derived from one another must agree

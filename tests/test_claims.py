@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from records_factory import make_record
-from steadfast import claims, intervals, paper, records
+from steadfast import paper
 from steadfast.config import Config
-from steadfast.editions import cell_config, editions, key
-from steadfast.questions import questions
-from steadfast.records import Record
-from steadfast.tables import tables, tally
+from steadfast.report import claims, intervals, records
+from steadfast.report.editions import cell_config, editions, key
+from steadfast.report.questions import questions
+from steadfast.report.records import Record
+from steadfast.report.tables import tables, tally
 
 
 def runs(config: Config, values: Sequence[float], **more: Any) -> list[Record]:

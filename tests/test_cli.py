@@ -22,8 +22,8 @@ from conftest import assert_same_bits
 from steadfast import cli, data, experiment, heads
 from steadfast.benchmarks import BENCHMARKS
 from steadfast.config import Config
-from steadfast.experiment import RunFolder
 from steadfast.methods import METHODS
+from steadfast.run_folder import RunFolder
 from test_experiment import left_behind
 
 Call = Callable[..., tuple[int, str, str]]

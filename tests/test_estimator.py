@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import steadfast
 from steadfast import IncrementalClassifier
 from steadfast.errors import BadConfig, BadInput, LossNotFinite
-from steadfast.model import Model
+from steadfast.estimator.model import Model
 
 torch.set_num_threads(1)
 

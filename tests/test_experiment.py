@@ -15,7 +15,7 @@ import torch
 from conftest import assert_same_bits, make_tiny_config
 from steadfast import experiment, files
 from steadfast.errors import BadConfig, BadFile, LossNotFinite, RunLocked
-from steadfast.experiment import RunFolder
+from steadfast.run_folder import RunFolder
 from steadfast.training import Stopped, Watcher
 
 Run = Callable[..., experiment.Result]

@@ -11,8 +11,9 @@ import torch
 from PIL import Image
 
 from records_factory import make_features
-from steadfast import data, feature_plots, features, records, streams
+from steadfast import data, features, streams
 from steadfast.errors import BadConfig
+from steadfast.report import feature_plots, records
 from steadfast.training import Stopped, Watcher
 
 SMALL: dict[str, Any] = {"dataset": "digits", "epochs": 1, "memory": 60, "start": 6, "add": 2, "quick": True}

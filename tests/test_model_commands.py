@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from steadfast.cli import app
 from steadfast.estimator import IncrementalClassifier
-from steadfast.model_files import NAME
+from steadfast.estimator.model_files import NAME
 
 COLOURS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200), "grey": (128, 128, 128)}
 QUICK = ["--backbone", "lenet", "--slots", "6", "--memory", "60", "--epochs", "6", "--size", "8", "--threads", "1"]

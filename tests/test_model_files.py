@@ -8,7 +8,7 @@ import torch
 
 from steadfast import IncrementalClassifier, files
 from steadfast.errors import BadConfig, BadFile
-from steadfast.model_files import NAME
+from steadfast.estimator.model_files import NAME
 
 
 def vectors(classes, seed=0, per_class=25):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from records_factory import make_record
-from steadfast import records
 from steadfast.config import Config
 from steadfast.errors import BadConfig, BadFile
+from steadfast.report import records
 
 BASE = Config("split-mnist", memory=100)
 

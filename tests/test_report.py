@@ -15,10 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 from records_factory import make_features, make_record
-from steadfast import exports, paper, report
+from steadfast import paper
 from steadfast.cli import app
 from steadfast.config import Config
-from steadfast.records import LeftOut, Records, read
+from steadfast.report import exports
+from steadfast.report import page as report
+from steadfast.report.records import LeftOut, Records, read
 
 SIMPLEX = Config("split-mnist", memory=100)
 EXPANDING = Config("split-mnist", memory=100, head="expanding")

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from records_factory import make_features, make_record
-from steadfast import paper, report
+from steadfast import paper
 from steadfast.config import Config
-from steadfast.editions import cell_config
+from steadfast.report import page as report
+from steadfast.report.editions import cell_config
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install steadfast[browser]")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

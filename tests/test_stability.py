@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from steadfast.labels import Labels
+from steadfast.estimator.labels import Labels
+from steadfast.estimator.stability import ClassStability, Stability, measure, nearest_is_right
 from steadfast.memory import Memory
-from steadfast.stability import ClassStability, Stability, measure, nearest_is_right
 
 
 class Still:

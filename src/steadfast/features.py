@@ -13,8 +13,8 @@ from . import data, experiment, files, randomness
 from .benchmarks import BENCHMARKS
 from .config import Config
 from .errors import BadConfig
-from .report.feature_plots import write_pictures
 from .metrics import degrees
+from .report.feature_plots import write_pictures
 from .streams import Stream, shortened, split_sizes
 from .training import Trainer, Watcher
 

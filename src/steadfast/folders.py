@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .. import inputs
-from ..errors import BadInput
+from . import inputs
+from .errors import BadInput
 
 Step = Callable[[], None]
 

@@ -17,7 +17,7 @@ from .benchmarks import BENCHMARKS
 from .config import Config
 from .engines import Engine, Handle, Job, failure_of, record_failure
 from .errors import BadFile
-from .experiment import RunFolder
+from .run_folder import RunFolder
 from .share import SMALL, Share, is_address
 
 POLL = 0.5  # seconds

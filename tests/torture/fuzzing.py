@@ -32,11 +32,12 @@ import torch
 
 from conftest import make_tiny_trainer
 from records_factory import make_record
-from steadfast import experiment, files, records
+from steadfast import experiment, files
 from steadfast.config import Config
 from steadfast.data import catalog, parse
 from steadfast.data.catalog import Packed, Part
 from steadfast.errors import SteadfastError
+from steadfast.report import records
 
 LIMIT = 1 << 30  # bytes that loading may add to what the process has
 PATIENCE = 20  # seconds for one input, on a machine that is busy with other things
@@ -310,8 +311,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGALRM, _hangs)
-    import steadfast.estimator
-    import steadfast.model_files  # noqa: F401  before the limit: what is imported is not the loaders' doing
+    import steadfast.estimator.model_files  # noqa: F401  before the limit: what is imported is not the loaders' doing
 
     have = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (have + LIMIT, have + LIMIT))

@@ -20,11 +20,12 @@ from survivor import differ, remains
 
 from conftest import make_tiny_config, make_tiny_trainer
 from records_factory import make_record
-from steadfast import data, experiment, files, records
+from steadfast import data, experiment, files
 from steadfast.config import Config
 from steadfast.data import catalog
 from steadfast.errors import BadData, BadFile, SteadfastError
 from steadfast.estimator import IncrementalClassifier
+from steadfast.report import records
 from test_data import fake_cifar, fake_idx
 
 Run = Callable[..., experiment.Result]

@@ -19,11 +19,12 @@ import pytest
 import torch
 
 from conftest import make_tiny_config
-from steadfast import data, experiment, files, records
+from steadfast import data, experiment, files
 from steadfast.data import parse
 from steadfast.data.catalog import Packed, Part
 from steadfast.errors import BadData, BadFile
 from steadfast.estimator import IncrementalClassifier
+from steadfast.report import records
 
 PACKED = Packed("x.tar.gz", 0, "", (Part("a.bin", 5, ""),))
 

@@ -17,15 +17,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .. import files
-from ..estimator import folders
+from .. import files, folders
 from ..errors import BadConfig, BadInput, RunLocked
 from ..signals import Stopping
 from ..training import Stopped, Watcher
 from .options import DeviceOption, ThreadsOption, complaints, console
 
 if TYPE_CHECKING:
-    from ..estimator.classifier import IncrementalClassifier
+    from ..estimator import IncrementalClassifier
 
 ModelArgument = Annotated[Path, typer.Argument(help="the model's folder", show_default=False)]
 ImagesArgument = Annotated[list[Path], typer.Argument(help="images, or folders of them", show_default=False)]
@@ -144,7 +143,7 @@ def inspect(
     picture: Annotated[Path | None, typer.Option("--picture", help="where it goes  (default: model.png in it)")] = None,
 ) -> None:
     """Show a model: its classes, slots, memory, how stable each class has been; and draw that."""
-    from ..estimator.classifier import IncrementalClassifier
+    from ..estimator import IncrementalClassifier
     from ..estimator.model_plots import draw
 
     clf = IncrementalClassifier.load(model, device="cpu")
@@ -172,7 +171,7 @@ def inspect(
 
 
 def _open_or_new(model: Path, asked: dict[str, Any], device: str) -> IncrementalClassifier:
-    from ..estimator.classifier import IncrementalClassifier
+    from ..estimator import IncrementalClassifier
     from ..estimator.model_files import NAME
 
     if not (model / NAME).exists():
@@ -186,7 +185,7 @@ def _open_or_new(model: Path, asked: dict[str, Any], device: str) -> Incremental
 def _load_and_read(
     model: Path, images: list[Path], device: str, threads: int | None
 ) -> tuple[IncrementalClassifier, folders.Images]:
-    from ..estimator.classifier import IncrementalClassifier
+    from ..estimator import IncrementalClassifier
 
     _use_threads(threads)
     clf = IncrementalClassifier.load(model, device=device)

@@ -15,12 +15,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from .. import experiment, inputs, performance
-from . import labels, stability
 from ..benchmarks import Benchmark
 from ..config import Config
 from ..errors import BadConfig
-from .model import Model, begin
 from ..training import Watcher
+from . import labels, stability
+from .model import Model, begin
 
 
 class IncrementalClassifier(ClassifierMixin, BaseEstimator):
@@ -52,7 +52,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     ----------
     classes_ : the labels so far, sorted; the columns of `predict_proba`.
     stability_ : how far the last `partial_fit` moved the vectors, and what to do about an index of them.
-    model_ : everything learned (`steadfast.model.Model`).
+    model_ : everything learned (`steadfast.estimator.model.Model`).
     """
 
     def __init__(

@@ -16,12 +16,12 @@ from .. import backbones, experiment, heads, inputs, randomness
 from ..config import Config
 from ..errors import BadConfig, BadInput, LossNotFinite
 from ..heads import FixedHead
-from .labels import Labels
 from ..learner import Learner
 from ..memory import Memory
 from ..methods import Method
 from ..streams import Samples, Stream, Task
 from ..training import Trainer, Watcher
+from .labels import Labels
 
 PART = 500  # samples a forward pass when nothing is learned
 UPDATES = 150  # that automatic epochs come to, so that a small batch is learned as well

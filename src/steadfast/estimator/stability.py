@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .labels import Label
 from ..metrics import degrees
+from .labels import Label
 
 if TYPE_CHECKING:
     from .model import Model

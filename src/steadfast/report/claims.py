@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from .. import paper
 from ..config import Config
+from ..paper import Cell
 from .editions import Edition, key
 from .intervals import Interval, difference
-from ..paper import Cell
 from .records import Record
 
 HOLDS, FAILS, UNSURE, NOT_RUN = "holds", "does not hold", "not enough runs", "not run"

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from . import figures
 from .. import files, plots
+from . import figures
 from .editions import QUICK
 from .figures import Picture
 

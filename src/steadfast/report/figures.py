@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from .. import paper, plots
 from .editions import Edition
 from .intervals import spread
-from .tables import Entry, NAMES
+from .tables import NAMES, Entry
 
 MARKS = {
     "replay+simplex": "o", "replay+expanding": "s", "replay+preallocated": "D", "gem": "^",

@@ -91,7 +91,7 @@ def write(folder: Path | None, out: Path, tell: Tell = lambda text: None) -> tup
 def page(report: Report) -> str:
     """The HTML page: nothing in it comes from elsewhere."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("steadfast"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        loader=jinja2.PackageLoader("steadfast.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"signed": signed, "duration": duration, "slug": slug}

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import checks
 from .. import files
 from ..config import Config
 from ..errors import BadConfig, BadFile, SteadfastError
+from . import checks
 
 LARGEST = 16_000_000  # bytes; a record has a few thousand
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from .. import paper
+from ..paper import Cell
 from .editions import Edition
 from .intervals import Interval, mean, spread
-from ..paper import Cell
 from .records import Record
 
 NAMES = {

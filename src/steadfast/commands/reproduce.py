@@ -9,8 +9,6 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.live import Live
-from rich.table import Table
 
 from .. import beyond, distributed, engines, paper, performance, progress, sweep
 from ..config import Config
@@ -19,6 +17,7 @@ from ..share import SMALL, Share
 from ..signals import Stopping
 from ..training import Stopped
 from .options import DataOption, DeviceOption, OutOption, complaints, console
+from .watching import conclude, leave, summary, watched
 
 WHAT = {
     "table1": "every method on every benchmark",
@@ -113,20 +112,13 @@ def reproduce(
         console.print(summary(runs, jobs or engines.Local().places))
         return
     engine = engines.engine(on, places=jobs, cpus=cpus, gpus=gpus)
-    with Stopping() as stopping, Live(console=console, refresh_per_second=2) as live:
-        sweep.sweep(
-            runs, out, engine, data_root=data, device=device, threads=threads, retry_failed=retry_failed, share=shared,
-            watch=lambda runs: live.update(board(runs, engine.places)), stop=stopping.asked,
-        )
+    stopping = watched(
+        runs, out, engine, data_root=data, device=device, threads=threads, retry_failed=retry_failed, share=shared
+    )
     if records:
         sweep.collect(runs, records)
     console.print(summary(runs, engine.places))
-    for run in runs:
-        if run.state == "failed":
-            complaints.print(f"[red]failed[/] {run.config.name}: {run.note}", highlight=False)
-    if stopping.asked():
-        complaints.print("Stopped; everything is saved. The same command goes on from here.")
-        raise typer.Exit(stopping.exit_code)
+    conclude(runs, stopping)
     if any(run.state == "failed" for run in runs):
         complaints.print("Run them again with --retry-failed.")
         raise typer.Exit(1)
@@ -148,27 +140,7 @@ def draw_features(
                     folder, start=start, add=add, data_root=data, device=device, quick=quick, watcher=watcher
                 )
         except Stopped:
-            complaints.print("Stopped; everything is saved. The same command goes on from here.")
-            raise typer.Exit(stopping.exit_code) from None
+            leave(stopping)
     if records:
         sweep.put({"features.json": folder / "features.json"}, records)
     console.print(f"The figure is in [bold]{folder}[/]: features.png, .svg and .gif", highlight=False)
-
-
-def board(runs: Sequence[sweep.Run], places: int) -> Table:
-    """What is going on now, a line a running one, and the sum."""
-    table = Table("run", "state", "done", "seconds left", title=summary(runs, places), title_justify="left")
-    for run in runs:
-        if run.state == "running":
-            table.add_row(run.config.name, run.state, f"{run.share:.0%}", f"{sweep.estimate(run, runs):,.0f}")
-    return table
-
-
-def summary(runs: Sequence[sweep.Run], places: int) -> str:
-    """One line: how many are done, running, missing, failed, and how long the rest may take."""
-    states = ("done", "running", "partial", "missing", "failed")
-    counts = {state: sum(run.state == state for run in runs) for state in states}
-    left = sweep.time_left(runs, places)
-    hours = f"about {left / 3600:.1f} hours left" if left > 5400 else f"about {left / 60:.0f} minutes left"
-    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    return f"{len(runs)} runs: {told}" + (f"; {hours} on {places} at once" if left else "")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.live import Live
 from rich.table import Table
 
 from .. import distributed, engines, experiment, paper, progress, sweep
@@ -16,7 +15,7 @@ from ..search import grid
 from ..signals import Stopping
 from ..training import Stopped
 from .options import DataOption, DeviceOption, OutOption, ThreadsOption, complaints, console, with_config
-from .reproduce import board
+from .watching import conclude, watched
 
 RUNS = Path("runs")
 
@@ -83,22 +82,12 @@ def search_grid(
 ) -> None:
     """Run a grid on a validation split, several at once, and name the best."""
     runs = sweep.survey(grid(config, wishes), out)
-    engine = engines.Local()
-    with Stopping() as stopping, Live(console=console, refresh_per_second=2) as live:
-        sweep.sweep(
-            runs, out, engine, data_root=data, device=device, threads=threads or 1,
-            watch=lambda runs: live.update(board(runs, engine.places)), stop=stopping.asked,
-        )
-    if stopping.asked():
-        complaints.print("Stopped; everything is saved. The same command goes on from here.")
-        raise typer.Exit(stopping.exit_code)
+    stopping = watched(runs, out, engines.Local(), data_root=data, device=device, threads=threads or 1)
+    conclude(runs, stopping)
     table = Table("accuracy on the validation split", "run")
     done = [run for run in runs if run.result is not None]
     for run in sorted(done, key=lambda run: -run.result["final_average_accuracy"]):  # type: ignore[index]
         table.add_row(f"{run.result['final_average_accuracy']:.2f} %", run.config.command())  # type: ignore[index]
     console.print(table)
-    for run in runs:
-        if run.state == "failed":
-            complaints.print(f"[red]failed[/] {run.config.command()}: {run.note}", highlight=False)
     if not done:
         raise typer.Exit(1)

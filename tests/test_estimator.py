@@ -378,9 +378,9 @@ def test_the_model_is_the_copy_it_was_trained_as(three):
 # The same learning as a run's.
 
 
-def test_taught_the_same_it_learns_what_a_run_learns_to_the_last_bit(tiny_stream, monkeypatch):
-    """Beside the normalisation, which it takes from its first batch: here it is given the run's."""
-    from steadfast import experiment, inputs
+def test_taught_the_same_it_learns_what_a_run_learns_to_the_last_bit(tiny_stream):
+    """Given the run's normalisation, and with nothing held back."""
+    from steadfast import experiment
     from steadfast.config import Config
 
     stream = tiny_stream()
@@ -388,11 +388,27 @@ def test_taught_the_same_it_learns_what_a_run_learns_to_the_last_bit(tiny_stream
     config = Config("split-digits", balance=True, distill="features", augment="shift", **settings).resolved()
     trainer = experiment.make_trainer(config, stream, torch.device("cpu"))
     trainer.run()
-    monkeypatch.setattr(inputs, "statistics", lambda data: (list(stream.mean), list(stream.std)))
-    clf = IncrementalClassifier(**settings, held_back=0, device="cpu")
+    clf = IncrementalClassifier(**settings, normalise=(stream.mean, stream.std), held_back=0, device="cpu")
     for task in stream.tasks:
         images, slots = task.train.batch(torch.arange(len(task.train)))
         clf.partial_fit(images, slots)
     learned = clf.model_.learner.state_dict()
     for name, value in trainer.learner.state_dict().items():
         assert torch.equal(learned[name], value), name
+
+
+def test_a_normalisation_that_is_given_is_used_and_saved(tmp_path):
+    X, y = blobs([0, 1])
+    clf = small(normalise=(0.5, [0.25] * X.shape[1]), epochs=1).fit(X, y)
+    assert clf.model_.learner.shift.flatten().tolist() == [0.5] * X.shape[1]
+    assert clf.model_.learner.scale.flatten().tolist() == [4.0] * X.shape[1]
+    clf.save(tmp_path)
+    again = IncrementalClassifier.load(tmp_path)
+    assert again.normalise == (0.5, [0.25] * X.shape[1])
+    np.testing.assert_array_equal(again.embed(X), clf.embed(X))
+
+
+@pytest.mark.parametrize("wrong", ["imagenet", 0.5, (0.5, 0.0), (0.5, [0.1, 0.2, 0.3]), (float("nan"), 1.0), None])
+def test_a_normalisation_that_cannot_be_is_refused(wrong):
+    with pytest.raises(BadConfig, match="normalise is"):
+        small(normalise=wrong).fit(*blobs([0, 1]))

@@ -21,7 +21,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from .errors import BadInput
+from .errors import BadConfig, BadInput
 
 Shape = tuple[int, ...]
 LARGEST = 96  # pixels a side that images of one size may have to be taken as they are
@@ -98,6 +98,19 @@ def statistics(data: Tensor) -> tuple[list[float], list[float]]:
     varies = std > 1e-6 * mean.abs().clamp(min=1e-12)
     usual = float(std[varies].median()) if varies.any() else 1.0
     return mean.tolist(), torch.where(varies, std, usual).tolist()
+
+
+def given_statistics(given: Any, size: int) -> tuple[list[float], list[float]]:
+    """(mean, deviation), each a number or `size` of them (channels, or features), as two lists of `size`."""
+    try:
+        mean, std = (np.broadcast_to(np.asarray(part, dtype=np.float64), (size,)) for part in given)
+    except (TypeError, ValueError):
+        raise BadConfig(
+            f"normalise is {given!r}; it is 'auto' or (mean, deviation), each a number or {size} of them."
+        ) from None
+    if not (np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()):
+        raise BadConfig(f"normalise is {given!r}; the means must be finite and the deviations above 0.")
+    return mean.tolist(), std.tolist()
 
 
 def _stack(pictures: Sequence[Image.Image], shape: Shape | None, size: int | tuple[int, int] | None) -> Tensor:

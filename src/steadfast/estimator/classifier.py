@@ -20,7 +20,7 @@ from ..config import Config
 from ..errors import BadConfig
 from ..training import Watcher
 from . import labels, stability
-from .model import Model, begin
+from .model import Model, assemble
 
 
 class IncrementalClassifier(ClassifierMixin, BaseEstimator):
@@ -43,6 +43,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     batch, lr, optimizer : of the updates; half of a batch is remembered samples.
     augment : "auto" (images: "shift"), "none", "shift", "crop-flip".
     image_size : height and width to bring images to, a number or a pair; by default the first batch's.
+    normalise : "auto" (by the first batch's mean and deviation), or (mean, deviation), each a number or one a
+        channel (a feature, for vectors), of pixels as 0..1: what a pretrained network was trained with, say.
     held_back : the share of the memory that is never trained on; stability and "none of these" are measured with
         it. A class gives at most this share of its samples, so one with few samples gives none.
     random_state : the same number gives the same model. None draws a new one for each new model.
@@ -72,6 +74,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         optimizer: str = "adam",
         augment: str = "auto",
         image_size: int | tuple[int, int] | None = None,
+        normalise: str | tuple[Any, Any] = "auto",
         held_back: float = 0.1,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
@@ -90,6 +93,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         self.optimizer = optimizer
         self.augment = augment
         self.image_size = image_size
+        self.normalise = normalise
         self.held_back = held_back
         self.random_state = random_state
         self.device = device
@@ -132,8 +136,14 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
             backbone = "resnet20" if image else "mlp"
         config = self._config(backbone, image)
         epochs = None if self.epochs == "auto" else config.epochs
-        device = experiment.choose_device(self.device)
-        return begin(config, backbone, data, held=self._held(), share=self.held_back, epochs=epochs, device=device)
+        if isinstance(self.normalise, str) and self.normalise == "auto":
+            mean, std = inputs.statistics(data)
+        else:
+            mean, std = inputs.given_statistics(self.normalise, data.shape[1])
+        return assemble(
+            config, backbone, tuple(data.shape[1:]), mean, std, held=self._held(), share=self.held_back,
+            epochs=epochs, device=experiment.choose_device(self.device),
+        )
 
     def _config(self, backbone: str | nn.Module, image: bool) -> Config:
         """A run's config, filled in and checked as a run's is: one's own data are a benchmark without a name."""

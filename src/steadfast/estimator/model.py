@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import backbones, experiment, heads, inputs, randomness
+from .. import backbones, experiment, heads, randomness
 from ..config import Config
 from ..errors import BadConfig, BadInput, LossNotFinite
 from ..heads import FixedHead
@@ -174,21 +174,11 @@ def automatic_epochs(size: int, batch: int, *, first: bool) -> int:
     return min(max(-(-UPDATES // steps), FEWEST_EPOCHS), MOST_EPOCHS)
 
 
-def begin(
-    config: Config, backbone: str | nn.Module, data: Tensor, *, held: int, share: float, epochs: int | None,
-    device: torch.device,
-) -> Model:
-    """A model that knows nothing yet, for data like this first batch."""
-    shape = tuple(data.shape[1:])
-    mean, std = inputs.statistics(data)
-    return assemble(config, backbone, shape, mean, std, held=held, share=share, epochs=epochs, device=device)
-
-
 def assemble(
     config: Config, backbone: str | nn.Module, shape: tuple[int, ...], mean: list[float], std: list[float], *,
     held: int, share: float, epochs: int | None, device: torch.device,
 ) -> Model:
-    """Backbone, head, method and memories, initialised from the config's seed as a run's are."""
+    """A model that knows nothing yet: backbone, head, method and memories, from the config's seed as a run's are."""
     assert config.head and config.slots and config.memory is not None
     with randomness.initialising(config.seed, "weights"):
         network = backbones.build(copy.deepcopy(backbone), shape)

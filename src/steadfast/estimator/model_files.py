@@ -78,8 +78,9 @@ def load(
         model = _model(tensors, state, backbone, where)
         estimator = cls(**{**state["parameters"], "backbone": backbone or state["parameters"]["backbone"]})
         estimator.set_params(random_state=model.config.seed, device=device)
-        if isinstance(estimator.image_size, list):
-            estimator.set_params(image_size=tuple(estimator.image_size))
+        for pair in ("image_size", "normalise"):  # JSON knows no tuples
+            if isinstance(value := getattr(estimator, pair), list):
+                estimator.set_params(**{pair: tuple(value)})
         estimator.model_, estimator.classes_ = model, model.labels.classes()
         estimator.stability_ = Stability.from_json(state["stability"])
         if state["features"] is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import torch
 
 from conftest import make_tiny_stream, make_tiny_trainer
 from steadfast import distributed, files
+from steadfast.training import Stopped, Watcher
+
+State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 
 # Batches of 11, so that tasks of 12 samples end with a batch of one, and ranks have uneven and empty slices.
 # A bias before a batch norm has no gradient but rounding and the penalty on it, which Adam would make into whole steps.
@@ -33,25 +37,40 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def results(case: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """In double precision: then what is left between one rank and two is rounding, not Adam's amplification of it."""
+BROKEN_OFF = ("replay-strong", "replay-features", "online-ewc", "si", "gem")  # begun by some ranks, ended by others
+HALF = 7  # steps that the first ones do at least; two ranks agree to stop at their tenth
+
+
+def results(case: str, begun: State | None = None, most: int | None = None) -> State:
+    """From the start, or from what others have `begun`; to the end, or until `most` steps are done.
+
+    In double precision: then what is left between one rank and two is rounding, not Adam's amplification of it."""
     torch.set_default_dtype(torch.float64)
     try:
-        trainer = make_tiny_trainer(make_tiny_stream(), batch=11, **CASES[case])
-        trainer.run()
+        steps: list[int] = []
+        watcher = Watcher(step=steps.append, stop=lambda: most is not None and len(steps) >= most)
+        trainer = make_tiny_trainer(make_tiny_stream(), watcher, batch=11, **CASES[case])
+        if begun is not None:
+            trainer.load(*begun)
+        with suppress(Stopped):
+            trainer.run()
+        assert (trainer.at.task < len(trainer.tasks)) == (most is not None), "stopped when it should, only then"
+        return trainer.state()
     finally:
         torch.set_default_dtype(torch.float32)
-    tensors, plain = trainer.state()
-    losses = [record["loss"] for record in plain["records"] if "loss" in record]
-    return tensors, {"losses": losses, "accuracies": plain["accuracies"]}
 
 
 def main(out: Path) -> None:
+    def done(name: str, state: State) -> None:
+        if distributed.ranks().rank == 0:
+            files.write_tensors(out / f"{name}.safetensors", *state)
+
     with distributed.session():
         for case in CASES:
-            tensors, plain = results(case)
-            if distributed.ranks().rank == 0:
-                files.write_tensors(out / f"{case}.safetensors", tensors, plain)
+            done(case, results(case))
+        for case in BROKEN_OFF:
+            done(f"{case}-begun", results(case, most=HALF))
+            done(f"{case}-ended", results(case, files.read_tensors(out / f"{case}-begun-by-one.safetensors")))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from distributed_worker import CASES, results
+from distributed_worker import BROKEN_OFF, CASES, HALF, State, results
 from steadfast import experiment, files
 from steadfast.config import Config
 from steadfast.distributed import Ranks, alone, session, synchronise
@@ -34,23 +34,40 @@ def torchrun(*words: str, ranks: int = 2, timeout: float = 300) -> subprocess.Co
 
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every case done by two ranks, in one torchrun."""
+    """Every case done by two ranks, in one torchrun; some of them begun by one, here."""
     out = tmp_path_factory.mktemp("by-two")
+    for case in BROKEN_OFF:
+        files.write_tensors(out / f"{case}-begun-by-one.safetensors", *results(case, most=HALF))
     done = torchrun("distributed_worker.py", str(out))
     assert done.returncode == 0, done.stderr[-3000:]
     return out
 
 
+def assert_alike(one: State, other: State) -> None:
+    """The same run: losses, accuracies and every tensor, but for rounding."""
+    (mine, plain), (theirs, told) = one, other
+    for records in zip(plain["records"], told["records"], strict=True):
+        losses = [record.get("loss", 0.0) for record in records]
+        torch.testing.assert_close(losses[0], losses[1], rtol=1e-7, atol=1e-9)
+    assert told["accuracies"] == plain["accuracies"]
+    assert theirs.keys() == mine.keys()
+    for name, value in mine.items():
+        torch.testing.assert_close(theirs[name], value, rtol=1e-6, atol=1e-8, msg=lambda m, name=name: f"{name}: {m}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_do_what_one_does(case: str, by_two: Path) -> None:
-    tensors, plain = results(case)
-    theirs, told = files.read_tensors(by_two / f"{case}.safetensors")
-    torch.testing.assert_close(told["losses"], plain["losses"], rtol=1e-7, atol=1e-9)
-    assert told["accuracies"] == plain["accuracies"]
-    assert theirs.keys() == tensors.keys()
-    for name, value in tensors.items():
-        torch.testing.assert_close(theirs[name], value, rtol=1e-6, atol=1e-8, msg=lambda m, name=name: f"{name}: {m}")
+    assert_alike(results(case), files.read_tensors(by_two / f"{case}.safetensors"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", BROKEN_OFF)
+def test_what_one_rank_broke_off_two_end_and_the_other_way_round(case: str, by_two: Path) -> None:
+    whole, begun = results(case), files.read_tensors(by_two / f"{case}-begun.safetensors")
+    assert begun[1]["step"], "broken off in the midst of an epoch"
+    assert_alike(whole, files.read_tensors(by_two / f"{case}-ended.safetensors"))
+    assert_alike(whole, results(case, begun))
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +138,16 @@ def test_a_synchronised_norm_keeps_its_parameters_and_refuses_what_it_does_not_k
 
     with pytest.raises(BadConfig, match="WithActivation cannot be synchronised"):
         synchronise(nn.Sequential(WithActivation(2)))
+
+
+def test_a_synchronised_norm_counts_a_bfloat16_batch_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda tensor: None)  # one rank: its sum is all of it
+    network = nn.Sequential(nn.BatchNorm1d(2, momentum=1.0))
+    synchronise(network)
+    x = torch.randn(1001, 2).bfloat16()  # bfloat16 has no 1001
+    network(x)
+    torch.testing.assert_close(network[0].running_mean, x.float().mean(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(network[0].running_var, x.float().var(0), rtol=1e-5, atol=1e-6)
 
 
 def test_half_a_torchrun_and_sweeps_under_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,9 @@ def log_frequency(slots: Tensor, count: int, empty: float) -> Tensor:
     Added to the logits in training it makes the softmax a balanced one: p(k|x) ~ n_k exp(z_k), so that z itself,
     which is used at test, owes nothing to how frequent a class was (Ren et al., 2020).
     """
-    return torch.bincount(slots, minlength=count).clamp(min=empty).log()
+    # Not by bincount, which on a GPU waits for the largest slot.
+    counts = slots.new_zeros(count).scatter_add_(0, slots, torch.ones_like(slots))
+    return counts.clamp(min=empty).log()
 
 
 def dark_logits(head: Head, embedded: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "joint": {"method": "joint"},
     "replay with augmentation": {"augment": "shift"},
     "replay, expanding": {"head": "expanding"},
+    "replay in bf16": {"precision": "bf16"},
     **{f"replay by {policy}": {"policy": policy} for policy in POLICIES},
 }
 

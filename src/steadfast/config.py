@@ -17,6 +17,7 @@ from . import augment as augments
 from . import backbones, heads
 from .benchmarks import BENCHMARKS, Benchmark
 from .errors import BadConfig, nearest
+from .learner import PRECISIONS
 from .memory import POLICIES
 from .methods import METHODS
 from .methods import recipe as recipe_options
@@ -70,6 +71,7 @@ class Config:
     distill_weight: float | None = option(None, "weight of the distillation  (default: logits 0.5, features 5)")
     insert: str = option("after", "remember samples after a task by policy, or during it by reservoir")
     gem_replay: bool = option(False, "gem trains on the memory as well, as the reference does, half and half")
+    precision: str = option("float32", "of the backbone's passes: float32, or bf16 by autocast; weights stay float32")
 
     def __post_init__(self) -> None:
         counts = {"batch": 2, "epochs": 1, "seed": 0, "slots": 1, "embedding": 1, "memory": 0, "importance_samples": 1,
@@ -100,6 +102,7 @@ class Config:
             raise BadConfig(f"distill_weight is {self.distill_weight}; a weight is a finite number, 0 or more.")
         named: dict[str, Iterable[str]] = {
             "recipe": RECIPES, "distill": recipe_options.DISTILL, "insert": recipe_options.INSERT,
+            "precision": PRECISIONS,
         }
         for name, known in named.items():
             if getattr(self, name) not in known:

@@ -133,12 +133,14 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
         if not self.training:
             return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
         assert self.running_mean is not None and self.running_var is not None
+        if input.dtype == torch.bfloat16:  # whose eight bits cannot even count a batch
+            input = input.float()
         places = [0, *range(2, input.dim())]
         shape = (1, -1, *[1] * (input.dim() - 2))
         before = self.running_mean.clone()
         off = input - before.view(shape)
-        counts = input.new_tensor([float(input.numel() // input.shape[1]), float(input.shape[0])])
-        sums = _Sum.apply(torch.cat([off.sum(places), off.square().sum(places), counts]))
+        counts = [input.new_full((1,), n) for n in (input.numel() // input.shape[1], input.shape[0])]
+        sums = _Sum.apply(torch.cat([off.sum(places), off.square().sum(places), *counts]))
         first, second, count, samples = sums.split([self.num_features, self.num_features, 1, 1])
         drift = first / count
         mean, variance = before + drift, (second / count - drift.square()).clamp(min=0)

@@ -25,7 +25,7 @@ from .run_folder import Result, RunFolder
 from .streams import Stream, shortened, validated
 from .training import Trainer, Watcher
 
-DECISIVE = ("torch", "device", "threads")  # of the environment: what can change the last bits of a sum
+DECISIVE = ("torch", "device", "threads", "compiled")  # of the environment: what can change the last bits of a sum
 QUICK_SAMPLES = 1000  # a task, of a run that is marked quick
 UNFIT = (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError)  # of a state that was not ours
 
@@ -41,6 +41,7 @@ def run(
     resume: bool = True,
     saved: Callable[[Path], None] | None = None,
     memory_on_disk: bool = False,
+    compiled: bool = False,
 ) -> Result:
     """Do this run, or finish it, or read its result if it is finished; always the same numbers.
 
@@ -56,7 +57,10 @@ def run(
             torch.set_num_threads(threads)
         place = distributed.device_of(choose_device(device))
         stream = distributed.first(lambda: make_stream(config, data_root))
-        return stream, make_trainer(config, stream, place, watcher)
+        trainer = make_trainer(config, stream, place, watcher)
+        if compiled:
+            trainer.learner.compile_for(config.batch)
+        return stream, trainer
 
     # What cannot work is refused before there is a folder; what is finished needs nothing of it.
     ready = None if resume and folder.result.exists() else prepare()
@@ -64,7 +68,7 @@ def run(
         if (done := distributed.tell(lambda: begin(config, folder, resume))) is not None:
             return done
         stream, trainer = ready or prepare()
-        distributed.tell(lambda: describe(config, folder, trainer.learner.shift.device))
+        distributed.tell(lambda: describe(config, folder, trainer.learner))
         if memory_on_disk and trainer.method.memory is not None:
             trainer.method.memory.to_disk(folder.path / f".memory-{ranks.rank}")
         distributed.first(lambda: restore(trainer, folder))
@@ -81,12 +85,13 @@ def begin(config: Config, folder: RunFolder, resume: bool) -> Result | None:
     return folder.finished(config)
 
 
-def describe(config: Config, folder: RunFolder, device: torch.device) -> None:
+def describe(config: Config, folder: RunFolder, learner: Learner) -> None:
     """What is being run, and where; a run that goes on under other conditions is told so."""
-    now = environment(device)
+    now = environment(learner.shift.device) | ({"compiled": True} if learner.compiled is not None else {})
     if folder.checkpoints() and folder.environment.exists():
         before = _environment_before(folder)
-        if other := [f"{k} {before.get(k)} before, {now[k]} now" for k in DECISIVE if before.get(k) != now[k]]:
+        changed = [k for k in DECISIVE if before.get(k) != now.get(k)]
+        if other := [f"{k} {before.get(k)} before, {now.get(k)} now" for k in changed]:
             warnings.warn(f"The last bits may differ from an uninterrupted run's: {'; '.join(other)}.", stacklevel=2)
     files.write_record(folder.config, config.to_json())
     files.write_json(folder.environment, now)
@@ -162,7 +167,7 @@ def make_learner(config: Config, stream: Stream, device: torch.device) -> Learne
         check_room(config, width)
         head = heads.build(config.head, width, config.slots, over=config.over, embedding=config.embedding)
     learner = Learner(backbone, head, stream.shape, stream.mean, stream.std)
-    return learner.use(device, torch.channels_last)
+    return learner.use(device, torch.channels_last, config.precision)
 
 
 def check_room(config: Config, width: int) -> None:

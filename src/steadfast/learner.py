@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from .distributed import Ranks, synchronise
+from .errors import BadConfig
 from .heads import Head
+from .performance import Compiled
 
 FARTHEST = 10.0  # standard deviations at which a vector's values are cut off
+PRECISIONS = ("float32", "bf16")  # of the backbone's passes
 
 
 class Learner(nn.Module):
@@ -28,11 +31,17 @@ class Learner(nn.Module):
         self.shift: Tensor
         self.scale: Tensor
         self.memory_format = torch.contiguous_format
+        self.precision = "float32"
+        self.compiled: Compiled | None = None  # how training batches pass through the backbone, if not as they are
         self.ranks: Ranks | None = None  # whom the samples are shared out to, if it is more than this process
 
-    def use(self, device: torch.device, memory_format: torch.memory_format) -> Learner:
-        """Move to a device and a memory format (channels last is the faster one for convolutions)."""
-        self.memory_format = memory_format
+    def use(self, device: torch.device, memory_format: torch.memory_format, precision: str = "float32") -> Learner:
+        """Move to a device and a memory format (channels last is the faster one for convolutions).
+
+        With the precision bf16 the backbone's passes are in bfloat16 by autocast; its weights stay as they are."""
+        if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+            raise BadConfig(f"precision is 'bf16', which {device} does not compute in; leave --precision out.")
+        self.memory_format, self.precision = memory_format, precision
         return self.to(device=device, memory_format=memory_format)  # type: ignore[call-overload]
 
     def spread(self, ranks: Ranks) -> Learner:
@@ -40,6 +49,13 @@ class Learner(nn.Module):
         if ranks.world > 1:
             self.ranks = ranks
             synchronise(self.backbone)
+        return self
+
+    def compile_for(self, batch: int) -> Learner:
+        """From now on training batches of this size pass through a compiled backbone; all others do as before."""
+        if self.ranks is not None:
+            raise BadConfig("--compile is for a run of one process; leave it out, or start the run without torchrun.")
+        self.compiled = Compiled(batch, self.shift.device)
         return self
 
     def normalise(self, images: Tensor) -> Tensor:
@@ -51,9 +67,20 @@ class Learner(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """uint8 images to (batch, features)."""
-        if self.ranks is None:
-            return self.backbone(self.normalise(images))
-        return self.ranks.whole(self.backbone(self.normalise(self.ranks.mine(images))), len(images))
+        x = self.normalise(images if self.ranks is None else self.ranks.mine(images))
+        if self.precision == "bf16":
+            with torch.autocast(x.device.type, torch.bfloat16):
+                features = self._pass(x)
+            features = features.float()  # head and losses are small, and stay exact
+        else:
+            features = self._pass(x)
+        return features if self.ranks is None else self.ranks.whole(features, len(images))
+
+    def _pass(self, x: Tensor) -> Tensor:
+        """Normalised inputs through the backbone."""
+        if self.compiled is not None and self.training and len(x) == self.compiled.batch:
+            return self.compiled(self.backbone, x)
+        return self.backbone(x)
 
     def loss(self, images: Tensor, slots: Tensor, *, prior: Tensor | None = None, reduction: str = "mean") -> Tensor:
         """Cross-entropy of uint8 images against their slots."""

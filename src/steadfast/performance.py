@@ -3,8 +3,57 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import os
 import platform
+import shutil
+import sys
 from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from .errors import BadConfig
+
+COMPILERS = {"darwin": "clang++", "win32": "cl"}  # what torch.compile calls where CXX is not set; else g++
+
+
+class Compiled:
+    """A network's pass over batches of one size by `torch.compile`; the network itself stays as it is.
+
+    One size only: each size is compiled by itself, for tens of seconds, and an epoch's last batch or a test set is
+    sooner done than that. The network is an argument, so that a copy of it never computes with the original's weights.
+    """
+
+    def __init__(self, batch: int, device: torch.device) -> None:
+        check_compiler(device)
+        self.batch = batch
+        self.call = torch.compile(_pass, dynamic=False)
+
+    def __call__(self, network: nn.Module, x: Tensor) -> Tensor:
+        try:
+            return self.call(network, x)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = str(error).strip().splitlines()[0]
+            raise BadConfig(f"torch.compile fails on this backbone here: {reason} Leave --compile out.") from error
+
+
+def _pass(network: nn.Module, x: Tensor) -> Tensor:
+    return network(x)
+
+
+def check_compiler(device: torch.device) -> None:
+    """Refuse to compile where nothing can, before a run has begun."""
+    if device.type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            raise BadConfig("--compile needs triton on a GPU: pip install triton, or leave --compile out.")
+        return
+    name = os.environ.get("CXX") or COMPILERS.get(sys.platform, "g++")
+    if shutil.which(name) is None:
+        raise BadConfig(
+            f"--compile needs a C++ compiler, and there is no {name!r} here: install one, name another in the "
+            f"environment variable CXX, or leave --compile out."
+        )
 
 
 @cache

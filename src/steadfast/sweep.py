@@ -126,6 +126,7 @@ def sweep(
     data_root: Path | None = None,
     device: str = "auto",
     threads: int = 1,
+    compiled: bool = False,
     retry_failed: bool = False,
     share: Share | None = None,
     watch: Callable[[Sequence[Run]], None] = lambda runs: None,
@@ -148,6 +149,7 @@ def sweep(
                 job = Job(
                     run.config.to_json(), str(out), root, device, threads, name=run.folder.path.name,
                     probe="" if share else probe.name, share=share.address if share else None,
+                    compiled=compiled,
                 )
                 run.handle, run.state, run.tries = engine.start(job), "running", run.tries + 1
                 active.append(run)

@@ -24,6 +24,10 @@ OutOption = Annotated[Path, typer.Option("--out", help="where the run folders go
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads  (default: all cores)")]
 
+CompileOption = Annotated[
+    bool, typer.Option("--compile", help="torch.compile the backbone for training; slow to start, needs a compiler")
+]
+
 
 def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command every field of Config as an option: the dataclass is the command line."""

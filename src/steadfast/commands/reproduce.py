@@ -16,7 +16,7 @@ from ..errors import BadConfig, nearest
 from ..share import SMALL, Share
 from ..signals import Stopping
 from ..training import Stopped
-from .options import DataOption, DeviceOption, OutOption, complaints, console
+from .options import CompileOption, DataOption, DeviceOption, OutOption, complaints, console
 from .watching import conclude, leave, summary, watched
 
 WHAT = {
@@ -65,6 +65,7 @@ def reproduce(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="runs a cell")] = paper.SEEDS,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="runs at once  (default: one a core)")] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads a run")] = 1,
+    compiled: CompileOption = False,
     data: DataOption = None,
     out: OutOption = Path("runs"),
     records: Annotated[
@@ -113,7 +114,8 @@ def reproduce(
         return
     engine = engines.engine(on, places=jobs, cpus=cpus, gpus=gpus)
     stopping = watched(
-        runs, out, engine, data_root=data, device=device, threads=threads, retry_failed=retry_failed, share=shared
+        runs, out, engine, data_root=data, device=device, threads=threads, compiled=compiled,
+        retry_failed=retry_failed, share=shared,
     )
     if records:
         sweep.collect(runs, records)

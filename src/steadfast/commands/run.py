@@ -14,7 +14,7 @@ from ..config import Config
 from ..search import grid
 from ..signals import Stopping
 from ..training import Stopped
-from .options import DataOption, DeviceOption, OutOption, ThreadsOption, complaints, console, with_config
+from .options import CompileOption, DataOption, DeviceOption, OutOption, ThreadsOption, complaints, console, with_config
 from .watching import conclude, watched
 
 RUNS = Path("runs")
@@ -31,6 +31,7 @@ def run(
     memory_on_disk: Annotated[
         bool, typer.Option("--memory-on-disk", help="keep the remembered images in a file (CPU only)")
     ] = False,
+    compiled: CompileOption = False,
     search: Annotated[
         list[str] | None, typer.Option("--search", help="try values, such as strength=1,10,100, on a validation split")
     ] = None,
@@ -45,14 +46,15 @@ def run(
     """
     if search:
         distributed.alone("--search")
-        return search_grid(config, search, data, out, device, threads)
+        return search_grid(config, search, data, out, device, threads, compiled)
     with distributed.session():
         console.quiet = complaints.quiet = distributed.ranks().rank > 0  # of several processes the first one talks
-        one_run(config, data, out, device, threads, resume, memory_on_disk)
+        one_run(config, data, out, device, threads, resume, memory_on_disk, compiled)
 
 
 def one_run(
-    config: Config, data: Path | None, out: Path, device: str, threads: int | None, resume: bool, memory_on_disk: bool
+    config: Config, data: Path | None, out: Path, device: str, threads: int | None, resume: bool, memory_on_disk: bool,
+    compiled: bool,
 ) -> None:
     """Show a run while it runs, and its result."""
     full = config.resolved()
@@ -63,13 +65,14 @@ def one_run(
             with progress.live(console, full.phases(), full.epochs or 1, stopping.asked) as watcher:
                 result = experiment.run(
                     full, out, data_root=data, device=device, threads=threads, watcher=watcher, resume=resume,
-                    memory_on_disk=memory_on_disk,
+                    memory_on_disk=memory_on_disk, compiled=compiled,
                 )
         except Stopped:
             place = None if device == "auto" else device
             given = {"--data": data, "--out": out if out != RUNS else None, "--device": place, "--threads": threads}
             flags = [f" {flag} {shlex.quote(str(value))}" for flag, value in given.items() if value is not None]
             flags += [" --memory-on-disk"] if memory_on_disk else []
+            flags += [" --compile"] if compiled else []
             told = f"Stopped and saved in {folder.path}. Go on with the same command:\n{full.command()}{''.join(flags)}"
             complaints.print(told, highlight=False, markup=False, soft_wrap=True)
             raise typer.Exit(stopping.exit_code) from None
@@ -78,11 +81,13 @@ def one_run(
 
 
 def search_grid(
-    config: Config, wishes: list[str], data: Path | None, out: Path, device: str, threads: int | None
+    config: Config, wishes: list[str], data: Path | None, out: Path, device: str, threads: int | None, compiled: bool
 ) -> None:
     """Run a grid on a validation split, several at once, and name the best."""
     runs = sweep.survey(grid(config, wishes), out)
-    stopping = watched(runs, out, engines.Local(), data_root=data, device=device, threads=threads or 1)
+    stopping = watched(
+        runs, out, engines.Local(), data_root=data, device=device, threads=threads or 1, compiled=compiled
+    )
     conclude(runs, stopping)
     table = Table("accuracy on the validation split", "run")
     done = [run for run in runs if run.result is not None]

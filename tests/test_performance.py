@@ -1,0 +1,141 @@
+"""Faster ways to the same run: a compiled backbone, bfloat16; what they may change, and what not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
+from steadfast import experiment, files
+from steadfast.config import Config
+from steadfast.distributed import Ranks
+from steadfast.errors import BadConfig
+from steadfast.experiment import RunFolder
+from steadfast.performance import check_compiler
+from steadfast.training import Stopped, Watcher
+
+CPU = torch.device("cpu")
+SMALL: dict[str, Any] = {"backbone": "mlp", "epochs": 1, "optimizer": "sgd", "lr": 0.05}  # Adam enlarges rounding
+
+
+def can_compile() -> bool:
+    try:
+        check_compiler(CPU)
+    except BadConfig:
+        return False
+    return True
+
+
+needs_compiler = pytest.mark.skipif(not can_compile(), reason="there is no C++ compiler here")
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_compiled_run_is_the_eager_one_but_for_rounding(
+    run_tiny: Callable[..., experiment.Result], tmp_path: Path
+) -> None:
+    config = make_tiny_config(**SMALL)  # 12 samples a task: batches of 8 and 4, then of 4 + 4
+    graphs = counters["stats"]["unique_graphs"]
+    for name, compiled in (("eager", False), ("compiled", True)):
+        run_tiny(config, tmp_path / name, compiled=compiled)
+    assert counters["stats"]["unique_graphs"] == graphs + 1  # whole batches alone: not the last ones, not the tests
+    eager, compiled = (
+        files.read_tensors(RunFolder(tmp_path / name / config.name).checkpoints()[0])[0]
+        for name in ("eager", "compiled")
+    )
+    assert compiled.keys() == eager.keys()
+    for name in eager:
+        torch.testing.assert_close(compiled[name], eager[name], rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+    taken: list[int] = []
+    out = tmp_path / "resumed"
+    with pytest.raises(Stopped):
+        run_tiny(config, out, compiled=True, watcher=Watcher(step=taken.append, stop=lambda: len(taken) >= 3))
+    run_tiny(config, out, compiled=True)
+    assert_same_bits(files.read_tensors(RunFolder(out / config.name).checkpoints()[0])[0], compiled)
+
+
+@needs_compiler
+def test_a_run_that_goes_on_without_its_compiler_is_told_so(
+    run_tiny: Callable[..., experiment.Result], tmp_path: Path
+) -> None:
+    config = make_tiny_config(**SMALL)
+    with pytest.raises(Stopped):  # before the first step, so that nothing has to be compiled
+        run_tiny(config, compiled=True, watcher=Watcher(stop=lambda: True))
+    with pytest.warns(UserWarning, match="last bits may differ.*compiled True before, None now"):
+        run_tiny(config)
+
+
+def test_without_a_compiler_a_run_is_refused_before_it_begins(
+    run_tiny: Callable[..., experiment.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BadConfig, match=r"no 'no-such-compiler' here: install one, .* or leave --compile out"):
+        run_tiny(make_tiny_config(), compiled=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_run_over_several_devices_is_not_compiled() -> None:
+    learner = make_tiny_trainer().learner
+    learner.ranks = Ranks(0, 2)
+    with pytest.raises(BadConfig, match="--compile is for a run of one process"):
+        learner.compile_for(8)
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "replay": {},
+    "strong": {"recipe": "strong"},
+    "expanding": {"head": "expanding"},
+    "resnet": {"backbone": "resnet20", "epochs": 1},
+    "ewc": {"method": "ewc", "strength": 1.0},
+    "si": {"method": "si", "strength": 1.0},
+    "gem": {"method": "gem", "memory": 12},
+}
+
+
+@pytest.mark.parametrize("changes", METHODS.values(), ids=METHODS)
+def test_in_bf16_only_what_passes_through_the_backbone_is_rounded(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_tiny_trainer(precision="bf16", **changes)
+    learner, seen = trainer.learner, set()
+    loss = learner.head.loss
+
+    def watched(features: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        assert features.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        value = loss(features, *args, **options)
+        assert value.dtype == torch.float32
+        return value
+
+    monkeypatch.setattr(learner.head, "loss", watched)
+    first = next(m for m in learner.backbone.modules() if isinstance(m, torch.nn.Conv2d))
+    first.register_forward_hook(lambda module, args, out: seen.add((learner.training, out.dtype)))
+    trainer.run()
+    assert {(True, torch.bfloat16), (False, torch.bfloat16)} <= seen  # in training and at test
+    for name, tensor in trainer.state()[0].items():
+        assert tensor.dtype != torch.bfloat16, name
+    assert all(parameter.isfinite().all() for parameter in learner.parameters())
+
+
+def test_a_learner_learns_in_bf16_as_well() -> None:
+    whole = make_tiny_trainer(make_tiny_stream(per_class=16), epochs=4, memory=60, precision="bf16")
+    whole.run()
+    assert sum(whole.at.accuracies[-1]) / 3 > 80
+    plain = make_tiny_trainer(make_tiny_stream(per_class=16), epochs=4, memory=60)
+    plain.run()
+    name = "learner.backbone.conv1.weight"
+    assert not torch.equal(bits(whole)[name], bits(plain)[name])
+
+
+def test_the_precision_is_part_of_a_run_and_of_its_command() -> None:
+    config = Config("split-mnist", precision="bf16")
+    assert config.hash != Config("split-mnist").hash == Config("split-mnist", precision="float32").hash
+    assert config.command() == "steadfast run split-mnist --precision bf16"
+    assert Config.from_json(config.to_json()) == config
+    with pytest.raises(BadConfig, match="precision is 'fp16'; choose one of float32, bf16"):
+        Config("split-mnist", precision="fp16")

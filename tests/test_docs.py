@@ -148,3 +148,10 @@ def test_listing_methods_names_the_ones_from_outside_and_the_broken_one(installe
     assert done.returncode == 0, done.stderr
     assert "lwf" in done.stdout and "no memory" in done.stdout
     assert "'broken'" in done.stderr and "this package has a bug" in done.stderr
+
+
+def test_the_tables_say_what_the_records_say() -> None:
+    told = subprocess.run(
+        [sys.executable, str(PAGE.parents[1] / "tools" / "show_results.py"), "--check"], capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stdout + told.stderr

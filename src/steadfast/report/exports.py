@@ -87,12 +87,17 @@ def _markdown_questions(chapter: Chapter, mark: str) -> list[str]:
 def _markdown_ablation(chapter: Chapter) -> list[str]:
     if not chapter.ablation:
         return []
-    lines = ["## Beyond the paper", "", "Same network, epochs, memory and stream; in brackets the number of seeds.", ""]
-    lines += [f"| benchmark | memory | replay | {' | '.join(HEADS)} |", "|---|--:|---|" + "--:|" * len(HEADS)]
+    said = "Same network, epochs, memory and stream; in brackets the number of seeds."
+    return ["## Beyond the paper", "", said, "", *ablation_table(chapter), ""]
+
+
+def ablation_table(chapter: Chapter) -> list[str]:
+    """The lines of the ablation's table: a row an option, a column a head."""
+    lines = [f"| benchmark | memory | replay | {' | '.join(HEADS)} |", "|---|--:|---|" + "--:|" * len(HEADS)]
     for row in chapter.ablation:
         cells = ["not run" if row[head] is None else _ablation_cell(row[head]) for head in HEADS]
         lines.append(f"| {row['benchmark']} | {row['memory']} | {row['variant']} | {' | '.join(cells)} |")
-    return [*lines, ""]
+    return lines
 
 
 def _ablation_cell(found: dict[str, Any]) -> str:

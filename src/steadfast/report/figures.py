@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -52,7 +53,13 @@ def evolution(edition: Edition) -> list[Picture]:
 
 def _evolution(title: str, entries: Iterable[Entry]) -> Figure:
     figure = Figure(figsize=(4.7, 4.1))
-    axes = figure.subplots()
+    draw_evolution(figure.subplots(), title, entries)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    return figure
+
+
+def draw_evolution(axes: Axes, title: str, entries: Iterable[Entry]) -> None:
+    """A line an entry with its band; the paper's own number as an open mark at the end."""
     for entry in entries:
         colour, mark = plots.COLOURS[entry.cell.row], MARKS[entry.cell.row]
         columns = list(zip(*(run.averages for run in entry.runs)))  # a tuple a step, with a value a run
@@ -70,8 +77,6 @@ def _evolution(title: str, entries: Iterable[Entry]) -> Figure:
     axes.set(xlabel="tasks learned", ylabel="average accuracy (%)", ylim=(0, 103))
     axes.set_title(title, fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
-    return figure
 
 
 def inline(figure: Figure, prefix: str, label: str) -> str:

@@ -1,0 +1,140 @@
+"""Write what `results/` says into the documentation: README.md, docs/beyond.md, docs/rivals.md, results/README.md.
+
+    python tools/show_results.py            # tables between their markers, and docs/images/evolution.png
+    python tools/show_results.py --check    # only say what is out of date (the tests do this)
+
+So no number in those tables is typed by hand: each comes from the records, and each row has its command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from steadfast import paper, plots
+from steadfast.config import Config
+from steadfast.report import exports, figures, page, records
+from steadfast.report.editions import Edition, editions
+from steadfast.report.intervals import spread
+from steadfast.report.records import Record
+from steadfast.report.tables import NAMES, Entry, number
+
+ROOT = Path(__file__).parents[1]
+BENCHMARK = "split-mnist"
+STRONG = "Replay, simplex, strong recipe"
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def row(name: str, runs: tuple[Record, ...], published: str, command: str) -> str:
+    """Accuracy over the seeds, and how far features and head turned, in degrees."""
+    memory = runs[0].config.memory
+    accuracies = [run.accuracy for run in runs]
+    ours = number(mean(accuracies), spread(accuracies) if len(runs) > 1 else None)
+    turned, head = (mean([value or 0 for value in all_of]) for all_of in zip(*((r.drift, r.head_drift) for r in runs)))
+    apart = mean([run.result["separation"][-1] for run in runs])
+    drift = [f"{turned:.0f}° of {apart:.0f}°", f"{head:.0f}°"]
+    return "| " + " | ".join([name, str(memory or "–"), published, ours, str(len(runs)), *drift, command]) + " |"
+
+
+def command(config: Config) -> str:
+    """What to add to `steadfast run split-mnist`, without the seed."""
+    words = config.command().removeprefix(f"steadfast run {config.benchmark}").strip()
+    return f"`{words}`" if words else "(nothing more)"
+
+
+def main_table(edition: Edition) -> str:
+    lines = [
+        "| | memory | paper (10 seeds) | ours | seeds | features turned | head turned | `steadfast run split-mnist` |",
+        "|---|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    for entry in entries(edition):
+        if entry.runs:
+            lines.append(row(entry.name, entry.runs, entry.paper_text(), command(entry.runs[0].config)))
+    for memory in (100, 1100):
+        if runs := edition.of(Config(BENCHMARK, memory=memory, recipe="strong").resolved()):
+            lines.append(row(f"**{STRONG}**", runs, "–", f"`--memory {memory} --recipe strong`"))
+    return "\n".join(lines)
+
+
+def entries(edition: Edition) -> list[Entry]:
+    """The paper's cells of this benchmark, in its order."""
+    return [Entry(c, edition.of_cell(c)) for c in paper.cells("table1") if c.benchmark == BENCHMARK]
+
+
+def rivals_table(edition: Edition) -> str:
+    """Every method seed by seed, with the whole command."""
+    lines = ["| method | memory | seed | final average accuracy | by task | command |", "|---|--:|--:|--:|---|---|"]
+    for entry in entries(edition):
+        for run in entry.runs:
+            tasks = " ".join(f"{value:.0f}" for value in run.result["accuracy_matrix"][-1])
+            words = [
+                NAMES[entry.cell.row], str(entry.cell.memory or "–"), str(run.seed), f"{run.accuracy:.2f}", tasks,
+                f"`{run.config.command()}`",
+            ]
+            lines.append("| " + " | ".join(words) + " |")
+    return "\n".join(lines)
+
+
+def ablation_table(report: page.Report) -> str:
+    return "\n".join(exports.ablation_table(report.chapters[0]))
+
+
+def evolution(edition: Edition) -> Figure:
+    """Both memory sizes side by side."""
+    with rc_context(plots.STYLE):
+        figure = Figure(figsize=(9, 4.6))
+        for axes, memory in zip(figure.subplots(1, 2, sharey=True), (100, 1100)):
+            shown = [e for e in entries(edition) if e.runs and e.cell.memory in (None, memory)]
+            figures.draw_evolution(axes, f"{BENCHMARK}, memory {memory}", shown)
+            if runs := edition.of(Config(BENCHMARK, memory=memory, recipe="strong").resolved()):
+                averages = [mean(list(column)) for column in zip(*(run.averages for run in runs))]
+                axes.plot(range(1, len(averages) + 1), averages, "--", lw=1.8, color=plots.COLOURS["replay+simplex"],
+                          label=f"{STRONG} ({len(runs)})")
+            axes.legend(loc="lower left", fontsize=8, frameon=False)
+        return figure
+
+
+def filled(text: str, name: str, content: str) -> str:
+    """The text with `content` between the markers of this name."""
+    pattern = rf"(<!-- {name}: made by tools/show_results.py -->\n).*?(<!-- end -->)"
+    made, count = re.subn(pattern, lambda m: f"{m[1]}\n{content}\n\n{m[2]}", text, flags=re.DOTALL)
+    if count != 1:
+        raise SystemExit(f"There should be one place for {name!r}, and there are {count}.")
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if something is out of date")
+    check = parser.parse_args().check
+    report = page.build(records.read(ROOT / "results"))
+    edition = editions(report.found.runs)[0]
+    wanted = {ROOT / "results" / "README.md": exports.markdown(report)}
+    for place, name, content in (
+        ("README.md", "results", main_table(edition)),
+        ("docs/rivals.md", "runs", rivals_table(edition)),
+        ("docs/beyond.md", "ablation", ablation_table(report)),
+    ):
+        wanted[ROOT / place] = filled((ROOT / place).read_text(), name, content)
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    if check:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is out of date: run python tools/show_results.py")
+        sys.exit(bool(stale))
+    for path in stale:
+        path.write_text(wanted[path])
+    evolution(edition).savefig(ROOT / "docs" / "images" / "evolution.png", dpi=110)
+    names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
+    print(f"{len(report.found.runs)} runs; written: {names or 'nothing new'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -6,19 +6,17 @@ this regular need not exist, and neither need all the logits: a million slots co
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
-from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .errors import BadConfig
+from .strips import by_rows
 
 SMALL = 2**22  # up to so many numbers, forming the logits or a few copies of the features is the fastest way
-STRIPS = 32  # larger features are worked through in so many strips of rows
 MOST_LOGITS = 2**24  # a cube of more slots never forms all its logits
 MOST_VERTICES = 2**30  # more numbers than these are not built as one vertex matrix
 
@@ -72,7 +70,7 @@ class Polytope:
 
     def logsumexp(self, features: Tensor) -> Tensor:
         """The log of the sum over all slots of exp(logit), (batch,), without the logits."""
-        return _by_rows(lambda f, slots: self._logsumexp(f), self._checked(features), None)
+        return by_rows(lambda f, slots: self._logsumexp(f), self._checked(features), None, above=SMALL)
 
     def loss(
         self, features: Tensor, slots: Tensor, *, bias: Tensor | None = None, reduction: str = "mean"
@@ -90,7 +88,7 @@ class Polytope:
             return F.cross_entropy(self._scores(features) + bias, slots, reduction=reduction)
         if self._is_small(features):
             return F.cross_entropy(self._scores(features), slots, reduction=reduction)
-        losses = _by_rows(self._cross_entropy, features, slots)  # (batch,)
+        losses = by_rows(self._cross_entropy, features, slots, above=SMALL)  # (batch,)
         return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
 
     def predict(self, features: Tensor) -> Tensor:
@@ -341,52 +339,3 @@ class Polygon(Polytope):
 
 
 POLYTOPES: dict[str, type[Polytope]] = {p.name: p for p in (Simplex, Orthoplex, Cube, Polygon)}
-
-
-class Rowwise(Protocol):
-    def __call__(self, features: Tensor, /, slots: Any) -> Tensor: ...  # (batch, dim), (batch,) or None -> (batch,)
-
-
-def _by_rows(function: Rowwise, features: Tensor, slots: Tensor | None) -> Tensor:
-    """`function(features, slots)`; for large features a strip of rows at a time (a compiler sees to its own memory)."""
-    if features.numel() <= SMALL or torch.compiler.is_compiling():
-        return function(features, slots)
-    return _Strips.apply(function, features, slots)
-
-
-class _Strips(torch.autograd.Function):
-    """A function of each row that keeps nothing for backward but its input.
-
-    Backward works every strip out again and writes its gradient into the one gradient tensor, so features,
-    gradient and a few strips are all that ever exists.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(function: Rowwise, features: Tensor, slots: Tensor | None) -> Tensor:
-        return torch.cat([function(features[at], _of(slots, at)) for at in _cut(features)])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.function, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor, None]:
-        features, slots = ctx.saved_tensors
-        gradient = torch.empty_like(features)
-        for at in _cut(features):
-            function = functools.partial(ctx.function, slots=_of(slots, at))
-            _, pull_back, *_ = torch.func.vjp(function, features[at])
-            gradient[at] = pull_back(upstream[at])[0]
-        return None, gradient, None
-
-
-def _cut(features: Tensor) -> list[slice]:
-    rows = -(-len(features) // STRIPS)
-    return [slice(start, start + rows) for start in range(0, len(features), rows)]
-
-
-def _of(slots: Tensor | None, at: slice) -> Tensor | None:
-    return None if slots is None else slots[at]

@@ -233,3 +233,10 @@ def interrupted(with_signal: signal.Signals, out: Path) -> tuple[int, str]:
     finally:
         process.kill()
     return process.returncode, told
+
+
+def test_help_groups_every_setting_once() -> None:
+    from steadfast.commands.options import PANELS
+
+    grouped = [name for names in PANELS.values() for name in names]
+    assert sorted(grouped) == sorted(field.name for field in dataclasses.fields(Config) if field.name != "benchmark")

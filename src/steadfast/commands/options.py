@@ -28,6 +28,16 @@ CompileOption = Annotated[
     bool, typer.Option("--compile", help="torch.compile the backbone for training; slow to start, needs a compiler")
 ]
 
+# How `--help` groups the fields of Config; a field that is in none would be under "Options".
+PANELS = {
+    "The method": ("method", "head", "slots", "over", "embedding", "memory", "policy"),
+    "Training": ("backbone", "epochs", "batch", "optimizer", "lr", "augment", "precision", "seed"),
+    "The stream": ("order", "classes_per_task", "tasks", "validation", "quick"),
+    "Replay beyond the paper": ("recipe", "balance", "empty", "vary", "distill", "distill_weight", "insert"),
+    "The rivals": ("strength", "importance", "importance_samples", "margin", "gem_replay"),
+}
+_PANEL = {name: panel for panel, names in PANELS.items() for name in names}
+
 
 def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command every field of Config as an option: the dataclass is the command line."""
@@ -39,7 +49,8 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
             info: Any = typer.Argument(help="what to learn; `steadfast benchmarks` lists them", show_default=False)
             default: Any = inspect.Parameter.empty
         else:
-            info = typer.Option("--" + field.name.replace("_", "-"), help=field.metadata["help"])
+            flag = "--" + field.name.replace("_", "-")
+            info = typer.Option(flag, help=field.metadata["help"], rich_help_panel=_PANEL.get(field.name))
             default = field.default
         kind = inspect.Parameter.KEYWORD_ONLY
         fields.append(

@@ -1,19 +1,24 @@
 """steadfast's loop against the bare forward, backward and step on the same tensors; its first task against its last.
 
-    python benchmarks/loop_speed.py                          # LeNet, one thread
-    python benchmarks/loop_speed.py --backbone resnet56 --steps 4
+    python benchmarks/loop_speed.py                          # LeNet, one thread; also --backbone mlp, resnet56, ...
+    python benchmarks/loop_speed.py --backbone resnet56 --steps 4 --compile    # steadfast compiled, the bare loop not
+    python benchmarks/loop_speed.py --at-once                # two runs at once, on two cores, against one by one
 
 Blocks of steps of the two loops alternate in one process, so that whatever else the machine does hits both alike;
-the ratio of each pair of blocks is taken, and the median of the ratios is printed with its quartiles.
+the ratio of each pair of blocks is taken, and the median of the ratios is printed with its quartiles. With --at-once
+the blocks are of processes that wait for their turn: two runs of one thread at once, the same two one after the other,
+and one run of two threads taking two blocks.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 
 import torch
 from rich.console import Console
@@ -46,6 +51,14 @@ def replaying_trainer(backbone: str, steps: int, watcher: Watcher) -> Trainer:
     return make_trainer(config, stream, torch.device("cpu"), watcher)
 
 
+def block(trainer: Trainer, clock: Callable[[], float]) -> float:
+    """The last task's epoch once more, as steadfast does it."""
+    trainer.at.order = trainer.at.losses = None
+    began = clock()
+    trainer._epoch(trainer.tasks[-1])
+    return clock() - began
+
+
 def bare_block(
     trainer: Trainer, batch: tuple[torch.Tensor, torch.Tensor], steps: int, clock: Callable[[], float]
 ) -> float:
@@ -61,6 +74,54 @@ def bare_block(
     return clock() - began
 
 
+def worker(backbone: str, steps: int, threads: int, orders: Connection) -> None:
+    """A process with a run of its own: takes a block whenever it is told to, and says when it is done."""
+    torch.set_num_threads(threads)
+    performance.keep_freed_memory()
+    trainer = replaying_trainer(backbone, steps, Watcher())
+    trainer.run()
+    orders.send("ready")
+    while orders.recv() == "go":
+        block(trainer, time.perf_counter)
+        orders.send("done")
+
+
+def at_once(backbone: str, steps: int, rounds: int) -> None:
+    """Two blocks in three ways, in turn: what the sweep's default, one thread a run, is chosen by."""
+    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+    ends = []
+    for threads in (1, 1, 2):
+        ours, theirs = context.Pipe()
+        context.Process(target=worker, args=(backbone, steps, threads, theirs), daemon=True).start()
+        ends.append(ours)
+    for end in ends:
+        end.recv()
+
+    def seconds(*turns: list[Connection]) -> float:
+        began = time.perf_counter()
+        for turn in turns:
+            for end in turn:
+                end.send("go")
+            for end in turn:
+                end.recv()
+        return time.perf_counter() - began
+
+    one, other, wide = ends
+    times = [
+        (seconds([one, other]), seconds([one], [other]), seconds([wide], [wide]))
+        for _ in track(range(rounds), description="blocks")
+    ]
+    for end in ends:
+        end.send("end")
+    table = Table("two runs", "images/s", "at once is faster by", title=f"{backbone}, torch {torch.__version__}")
+    names = ("at once, one thread each", "one after the other, one thread", "one after the other, two threads")
+    for name, column in zip(names, zip(*times)):
+        low, middle, high = statistics.quantiles([taken / row[0] for taken, row in zip(column, times)], n=4)
+        speed = 2 * 128 * steps / statistics.median(column)
+        table.add_row(name, f"{speed:,.0f}", f"{middle:.2f}  ({low:.2f} to {high:.2f})")
+    Console().print(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backbone", default="lenet")
@@ -68,7 +129,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="pairs of blocks")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cpu-time", action="store_true", help="CPU seconds, not wall: for a busy machine, one thread")
+    parser.add_argument("--compile", action="store_true", help="steadfast's backbone, not the bare loop's")
+    parser.add_argument("--at-once", action="store_true", help="two runs at once against one after the other")
     options = parser.parse_args()
+    if options.at_once:
+        return at_once(options.backbone, options.steps, options.rounds)
     torch.set_num_threads(options.threads)
     performance.keep_freed_memory()
 
@@ -76,6 +141,8 @@ def main() -> None:
     clock = time.process_time if options.cpu_time else time.perf_counter
     watcher = Watcher(step=lambda samples: marks.append(clock()))
     trainer = replaying_trainer(options.backbone, options.steps, watcher)
+    if options.compile:
+        trainer.learner.compile_for(trainer.batch)
     trainer.run()  # fills the memory, warms everything up, and gives the step times of each task
 
     per_task = []
@@ -95,15 +162,13 @@ def main() -> None:
     ratios, speeds = [], []
     for _ in track(range(options.rounds), description="blocks"):
         bare = bare_block(trainer, ready, options.steps, clock)
-        trainer.at.order = trainer.at.losses = None
-        began = clock()
-        trainer._epoch(task)
-        ours = clock() - began
+        ours = block(trainer, clock)
         ratios.append(bare / ours)
         speeds.append((128 * options.steps / bare, 128 * options.steps / ours))
 
     low, middle, high = statistics.quantiles(ratios, n=4)
-    table = Table(title=f"{options.backbone}, {options.threads} thread(s), torch {torch.__version__}")
+    how = ", steadfast compiled" if options.compile else ""
+    table = Table(title=f"{options.backbone}, {options.threads} thread(s){how}, torch {torch.__version__}")
     table.add_column("what")
     table.add_column("value", justify="right")
     table.add_row("bare loop, images/s (median)", f"{statistics.median(s[0] for s in speeds):,.0f}")

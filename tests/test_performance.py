@@ -139,3 +139,15 @@ def test_the_precision_is_part_of_a_run_and_of_its_command() -> None:
     assert Config.from_json(config.to_json()) == config
     with pytest.raises(BadConfig, match="precision is 'fp16'; choose one of float32, bf16"):
         Config("split-mnist", precision="fp16")
+
+
+def test_what_torch_cannot_compile_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steadfast.performance.check_compiler", lambda device: None)
+    trainer = make_tiny_trainer(**SMALL)
+
+    def fail(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        raise torch._dynamo.exc.TorchDynamoException("Python.h is missing\nand much more")
+
+    trainer.learner.compile_for(8).compiled.call = fail
+    with pytest.raises(BadConfig, match=r"fails on this backbone here: Python.h is missing. Leave --compile out\.$"):
+        trainer.run()

@@ -35,7 +35,7 @@ class Compiled:
             return self.call(network, x)
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = str(error).strip().splitlines()[0]
-            raise BadConfig(f"torch.compile fails on this backbone here: {reason} Leave --compile out.") from error
+            raise BadConfig(f"torch.compile fails on this backbone here: {reason}. Leave --compile out.") from error
 
 
 def _pass(network: nn.Module, x: Tensor) -> Tensor:

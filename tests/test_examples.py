@@ -4,6 +4,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+import torch
+
+from steadfast import heads
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -27,3 +30,18 @@ def test_an_index_lives_on_while_classes_are_added(kind, package):
     kept, rebuilt, advice = module.live(getattr(module, kind), slots=20, epochs=10, memory=400)
     assert kept > 0.85 and rebuilt > 0.9
     assert advice.startswith(("Keep", "Refresh", "Rebuild"))
+
+
+def test_the_simplex_head_learns_inside_avalanche():
+    pytest.importorskip("avalanche", reason="avalanche-lib is not installed")
+    assert example("with_avalanche").main() > 0.7
+
+
+@pytest.mark.parametrize("name", ["simplex", "orthoplex", "cube", "preallocated"])
+def test_backbone_and_head_in_a_sequential_are_a_model_for_any_library(name):
+    """Logits by calling it, and the usual loss of them is the head's own."""
+    backbone, head = torch.nn.Linear(7, 20), heads.build(name, in_features=20, slots=12)
+    x, y = torch.randn(9, 7), torch.randint(12, (9,))
+    logits = torch.nn.Sequential(backbone, head)(x)
+    assert logits.shape == (9, 12)
+    torch.testing.assert_close(torch.nn.functional.cross_entropy(logits, y), head.loss(backbone(x), y))

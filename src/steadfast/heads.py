@@ -63,6 +63,10 @@ class Head(nn.Module):
         """(batch, in) to (batch, slots), or (batch, seen) in the order of `seen`."""
         return self.outputs(self.embed(features), self.seen if self.over == "seen" else None)
 
+    def forward(self, features: Tensor) -> Tensor:
+        """The logits, so that a head stands wherever a classifier's last layer does."""
+        return self.logits(features)
+
     def loss(self, features: Tensor, slots: Tensor, *, prior: Tensor | None = None, reduction: str = "mean") -> Tensor:
         """Cross-entropy over the slots that `over` names; `prior` (slots,) shifts the logits in training."""
         embedded = self.embed(features)

@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from steadfast import __version__, engines, experiment, files, sweep
+from steadfast import __version__, cli, engines, experiment, files, sweep
 from steadfast.config import Config
 from steadfast.engines import Job, Local, engine, failure_of, work
 from steadfast.errors import BadConfig, RunLocked
 from steadfast.share import SMALL, Share
 from steadfast.training import Stopped
 
+NODE = {"include_dashboard": False, "object_store_memory": 80_000_000}  # of a Ray cluster
 SMALL_RUN: dict[str, Any] = {"backbone": "mlp", "epochs": 1, "quick": True}
 
 
@@ -260,33 +262,46 @@ def test_no_cluster_at_the_address_is_said_at_once() -> None:
     assert time.monotonic() - began < 30
 
 
-@pytest.fixture
-def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
-    """A real cluster on loopback: (cluster, the node that may die)."""
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A real cluster on loopback, of one node so far."""
     ray = pytest.importorskip("ray", reason="the extra ray is not installed")
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # stay on 127.0.0.1
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    from ray.cluster_utils import Cluster
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # stay on 127.0.0.1
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        from ray.cluster_utils import Cluster
 
-    quick_to_notice = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
-                       "health_check_failure_threshold": 3}
-    common = {"include_dashboard": False, "object_store_memory": 80_000_000}
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": quick_to_notice, **common}
-    )
-    mortal = cluster.add_node(num_cpus=1, **common)
-    try:
-        yield cluster, mortal
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+        quick_to_notice = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
+                           "health_check_failure_threshold": 3}
+        cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": quick_to_notice, **NODE}
+        )
+        try:
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_reproduce_on_ray_ends_with_a_line_that_knows_its_places(
+    cluster: Any, tmp_path: Path, undisturbed: dict[int, sweep.Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steadfast.commands.reproduce.configs_of", lambda *wanted: [config(0), config(1, lr=1e30)])
+    words = ["reproduce", "table1", "--on", f"ray:{cluster.address}", "--out", str(tmp_path), "--device", "cpu"]
+    answer = CliRunner().invoke(cli.app, words)
+    assert answer.exit_code == 1 and isinstance(answer.exception, SystemExit), answer.exception
+    assert "2 runs: 1 done, 1 failed" in answer.output and "--retry-failed" in answer.output
+    done, failed = sweep.survey([config(0), config(1, lr=1e30)], tmp_path)
+    assert_same(done, undisturbed[0])
+    assert "LossNotFinite" in failed.note
 
 
 @pytest.mark.slow
 def test_ray_finishes_every_run_to_the_same_bits_though_a_node_dies(
-    tmp_path: Path, two_nodes: tuple[Any, Any], undisturbed: dict[int, sweep.Run]
+    cluster: Any, tmp_path: Path, undisturbed: dict[int, sweep.Run]
 ) -> None:
-    cluster, mortal = two_nodes
+    mortal = cluster.add_node(num_cpus=1, **NODE)
     on = engine(f"ray:{cluster.address}", cpus=1)
     assert on.places == 2
     killed: list[str] = []

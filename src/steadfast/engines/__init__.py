@@ -104,7 +104,7 @@ class Handle(Protocol):
 
 
 class Engine(Protocol):
-    """Starts jobs; `places` is how many at once."""
+    """Starts jobs; `places` is how many at once, also when it is closed."""
 
     @property
     def places(self) -> int: ...

@@ -35,7 +35,7 @@ class Ray:
         self, address: str | None = None, *, places: int | None = None, cpus: float = 1, gpus: float = 0
     ) -> None:
         self.ray = ray = _ray()
-        self.most, self.cpus, self.gpus = places, cpus, gpus
+        self.most, self.cpus, self.gpus, self.fitted = places, cpus, gpus, 0
         self.ours = not ray.is_initialized()
         if self.ours:
             _knock(address)
@@ -52,12 +52,16 @@ class Ray:
 
     @property
     def places(self) -> int:
-        """What fits the cluster as it is now, or as many as were asked for: an autoscaler grows by what waits."""
+        """What fits the cluster as it is now, or as many as were asked for: an autoscaler grows by what waits.
+
+        When the connection is closed, what fitted last."""
         if self.most:
             return self.most
-        has = self.ray.cluster_resources()
-        fits = int(has.get("CPU", 0) / self.cpus)
-        return min(fits, int(has.get("GPU", 0) / self.gpus)) if self.gpus else fits
+        if self.ray.is_initialized():
+            has = self.ray.cluster_resources()
+            fits = int(has.get("CPU", 0) / self.cpus)
+            self.fitted = min(fits, int(has.get("GPU", 0) / self.gpus)) if self.gpus else fits
+        return self.fitted
 
     def check(self, out: Path, probe: str) -> None:
         """Ask every node for its steadfast and for the probe file."""

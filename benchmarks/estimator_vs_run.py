@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from steadfast import IncrementalClassifier, data, experiment, randomness
+from steadfast import IncrementalClassifier, benchmarks, data, experiment, randomness
 from steadfast.config import Config
 from steadfast.data import Dataset
 from steadfast.learner import Learner
@@ -47,7 +47,7 @@ def by_run(name: str, found: Dataset, settings: dict, seed: int) -> tuple[float,
     config = Config(
         f"split-{name}", classes_per_task=1, balance=True, distill="features", seed=seed, **SHARED, **settings
     ).resolved()
-    stream = experiment.BENCHMARKS[config.benchmark].stream(
+    stream = benchmarks.find(config.benchmark).stream(
         found, generator=randomness.generator(seed, "stream"), classes_per_task=1
     )
     trainer = experiment.make_trainer(config, stream, torch.device("cpu"))

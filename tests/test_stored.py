@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
-from steadfast import data, experiment, streams
-from steadfast.errors import BadData, BadInput
+from steadfast import benchmarks, cli, data, experiment, streams
+from steadfast.config import Config
+from steadfast.engines import Job, work
+from steadfast.errors import BadConfig, BadData, BadInput
+from steadfast.run_folder import RunFolder
 from steadfast.stored import Mapped, Pictures, Stored, open_arrays, open_pictures
+from steadfast.training import Stopped, Watcher
+from test_experiment import left_behind
 
 
 def write_arrays(folder: Path, images: np.ndarray, labels: np.ndarray) -> None:
@@ -55,14 +61,18 @@ def test_a_run_on_mapped_arrays_and_with_its_memory_on_disk_has_the_bits_of_a_re
     assert_same_bits(bits(trainer), bits(resident))
 
 
-def test_files_decoded_ahead_are_the_files(tmp_path: Path) -> None:
+def write_pictures(folder: Path, classes: tuple[str, ...]) -> None:
     generator = np.random.default_rng(1)
     for part in ("train", "test"):
-        for name in ("cat", "dog"):
-            (tmp_path / part / name).mkdir(parents=True)
+        for name in classes:
+            (folder / part / name).mkdir(parents=True)
             for number in range(4):
                 pixels = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(tmp_path / part / name / f"{number}.png")
+                Image.fromarray(pixels).save(folder / part / name / f"{number}.png")
+
+
+def test_files_decoded_ahead_are_the_files(tmp_path: Path) -> None:
+    write_pictures(tmp_path, ("cat", "dog"))
     found = open_pictures(tmp_path, size=8, workers=1)
     images = found.train_images
     assert isinstance(images, Pictures) and found.classes == ("cat", "dog")
@@ -90,6 +100,75 @@ def test_what_is_no_data_set_is_refused_by_name(arrays: Path, tmp_path: Path) ->
     (tmp_path / "bad.png").write_bytes(b"no image")
     with pytest.raises(BadInput, match=r"bad\.png cannot be read"):
         Pictures([tmp_path / "bad.png"], (3, 8, 8))[torch.tensor([0])]
+
+
+# A folder of one's own as the benchmark of a run.
+
+
+OWN = ["--classes-per-task", "2", "--backbone", "mlp", "--epochs", "2", "--batch", "4", "--memory", "8"]
+
+
+def stopped_and_gone_on_with(config: Config, tmp_path: Path) -> None:
+    """Whole, and cut off in the second task's first epoch, then finished by a worker from the configuration's JSON."""
+    experiment.run(config, tmp_path / "whole", device="cpu", threads=1)
+    (whole,) = (tmp_path / "whole").iterdir()
+    count = iter([False] * 7 + [True])
+    with pytest.raises(Stopped):
+        experiment.run(config, tmp_path / "cut", device="cpu", threads=1, watcher=Watcher(stop=lambda: next(count)))
+    assert not RunFolder(tmp_path / "cut" / config.name).result.exists()
+    work(Job(config.resolved().to_json(), str(tmp_path / "cut"), None, "cpu", 1, name=config.name))
+    assert_same_bits(left_behind(RunFolder(tmp_path / "cut" / whole.name)), left_behind(RunFolder(whole)))
+
+
+def test_the_command_learns_arrays_and_its_run_goes_on_to_the_same_bits(
+    arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(arrays.parent)
+    address, out = f"arrays:{arrays.name}", tmp_path / "out"
+    words = ["run", address, *OWN, "--out", str(out), "--device", "cpu", "--threads", "1"]
+    answer = CliRunner().invoke(cli.app, words)
+    assert answer.exit_code == 0, answer.output
+    (folder,) = out.iterdir()
+    result = RunFolder(folder).read_result()
+    assert result is not None and len(result["accuracy_matrix"]) == 2 and result["labels"] == list("0123")
+    assert result["config"]["benchmark"] == f"arrays:{arrays}" and folder.name.startswith(f"arrays-{arrays.name}-")
+    stopped_and_gone_on_with(Config(address, backbone="mlp", classes_per_task=2, epochs=2, batch=4, memory=8), tmp_path)
+    (whole,) = (tmp_path / "whole").iterdir()
+    assert whole.name == folder.name, "the same run, however it was started"
+    assert_same_bits(left_behind(RunFolder(folder)), left_behind(RunFolder(whole)))
+
+
+@pytest.mark.slow
+def test_a_run_on_image_files_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "my birds", ("blackbird", "robin", "wren"))
+    config = Config(f"images:{tmp_path / 'my birds'}", backbone="mlp", tasks=2, epochs=2, batch=4, memory=9)
+    stopped_and_gone_on_with(config, tmp_path)
+    result = RunFolder(tmp_path / "cut" / config.name).read_result()
+    assert result is not None and result["labels"] == ["blackbird", "robin", "wren"]
+    assert f"run 'images:{tmp_path}/my birds'" in result["command"] and "images-my-birds-replay" in config.name
+
+
+def test_a_folder_is_a_benchmark_of_its_classes_and_names_the_run(arrays: Path, tmp_path: Path) -> None:
+    here = Config(f"arrays:{arrays}")
+    assert benchmarks.find(here.benchmark).classes == here.resolved().slots == 4 and here.resolved().memory == 80
+    assert here.phases() == 4 and Config(here.benchmark, classes_per_task=3).phases() == 2  # 3 and 1
+    (tmp_path / "other").mkdir()
+    for path in arrays.glob("*.npy"):
+        (tmp_path / "other" / path.name).write_bytes(path.read_bytes())
+    assert Config(f"arrays:{tmp_path / 'other'}").hash != here.hash, "other data, though they are alike"
+    assert Config(f"arrays:{arrays}/../{arrays.name}").hash == here.hash == Config.from_json(here.to_json()).hash
+    with pytest.raises(BadConfig, match=r"classes_per_task is 5; arrays:.* has 4 classes"):
+        Config(here.benchmark, classes_per_task=5).resolved()
+    with pytest.raises(BadConfig, match="give --strength"):
+        Config(here.benchmark, method="ewc").resolved()
+
+
+@pytest.mark.parametrize("kind", ["arrays", "images"])
+def test_a_folder_that_is_not_there_is_named(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=rf"no folder {tmp_path}/nowhere here; name one that holds"):
+        Config(f"{kind}:{tmp_path}/nowhere").resolved()
+    with pytest.raises(BadData, match=f"write it like {kind}:/data/birds"):
+        Config(f"{kind}:").resolved()
 
 
 LARGE = """

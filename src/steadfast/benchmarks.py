@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import torch
 
-from . import streams
+from . import stored, streams
 from .data import Dataset
 from .errors import BadConfig
 from .registry import Registry
 from .streams import Stream
+
+TASKS = 5  # that one's own data are cut into, unless told otherwise
+REMEMBERED = 20  # images a class of one's own data
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,11 @@ class Benchmark:
     augment: str = "none"
     shift: str = "shift"  # how a remembered image may be varied (the strong recipe)
     strength: dict[str, float] = field(default_factory=dict)  # the penalty of each method that has one
+    total: int | None = None  # classes, where the last task has fewer of them
 
     @property
     def classes(self) -> int:
-        return self.tasks * self.classes_per_task
+        return self.total or self.tasks * self.classes_per_task
 
     def stream(
         self,
@@ -57,6 +62,29 @@ class Benchmark:
 
 
 BENCHMARKS: Registry[Benchmark] = Registry("benchmark", "steadfast.benchmarks")
+
+
+def find(name: str) -> Benchmark:
+    """The benchmark of this name; `arrays:FOLDER` and `images:FOLDER` are made into one by what lies there."""
+    if (own := stored.address(name)) is None:
+        return BENCHMARKS[name]
+    count, name = len(stored.class_names(*own)), spelled(name)
+    size = -(-count // TASKS)
+    return Benchmark(
+        name, name, "split", -(-count // size), size, "resnet20", epochs=10, memory=REMEMBERED * count, total=count
+    )
+
+
+def spelled(name: str) -> str:
+    """An address in the one way that a run is named by; any other name as it is."""
+    own = stored.address(name)
+    return name if own is None else ":".join(map(str, own))
+
+
+def label(name: str) -> str:
+    """As it can stand in a file's name."""
+    own = stored.address(name)
+    return name if own is None else f"{own[0]}-{re.sub('[^A-Za-z0-9_.-]+', '-', own[1].name)[:40]}"
 
 
 def _add(benchmark: Benchmark, line: str) -> None:

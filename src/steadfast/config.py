@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +15,8 @@ from typing import Any
 import torch
 
 from . import augment as augments
-from . import backbones, heads
-from .benchmarks import BENCHMARKS, Benchmark
+from . import backbones, benchmarks, heads
+from .benchmarks import Benchmark
 from .errors import BadConfig, nearest
 from .learner import PRECISIONS
 from .memory import POLICIES
@@ -114,12 +115,13 @@ class Config:
         """Every None filled in and every combination checked, before anything starts.
 
         By the benchmark that it names, or by one that is given because it has no name (people's own data)."""
-        benchmark, method = benchmark or BENCHMARKS[self.benchmark], METHODS[self.method]
+        benchmark, method = benchmark or benchmarks.find(self.benchmark), METHODS[self.method]
         self._refuse_unused(method.options)
         if self.recipe != "paper":
             return self._spelled_out(benchmark).resolved(benchmark)
         full = dataclasses.replace(
             self,
+            benchmark=benchmarks.spelled(self.benchmark),
             head=self.head or method.head,
             backbone=self.backbone or benchmark.backbone,
             epochs=self.epochs or (max(1, benchmark.epochs // 5) if self.quick else benchmark.epochs),
@@ -176,7 +178,7 @@ class Config:
 
     def phases(self) -> int:
         """How many times training stops to be measured: the tasks, or one if they are learned jointly."""
-        benchmark = BENCHMARKS[self.benchmark]
+        benchmark = benchmarks.find(self.benchmark)
         if METHODS[self.method].joint:
             return 1
         if self.tasks:
@@ -276,7 +278,7 @@ class Config:
         full = self.resolved()
         memory = f"-m{full.memory}" if full.memory else ""
         quick = "quick-" if full.quick else ""
-        return f"{quick}{full.benchmark}-{full.method}-{full.head}{memory}-s{full.seed}-{full.hash}"
+        return f"{quick}{benchmarks.label(full.benchmark)}-{full.method}-{full.head}{memory}-s{full.seed}-{full.hash}"
 
     def command(self) -> str:
         """The shortest command that makes this run: what is a default anyway is left out."""
@@ -287,7 +289,7 @@ class Config:
                 shorter = dataclasses.replace(short, **{key: default[key]})
                 with contextlib.suppress(BadConfig):
                     short = shorter if shorter.resolved() == full else short
-        words = ["steadfast run", self.benchmark]
+        words = ["steadfast run", shlex.quote(self.benchmark)]
         for key, value in short.to_json().items():
             flag = "--" + key.replace("_", "-")
             if key != "benchmark":

@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from . import __version__, backbones, data, distributed, files, heads, metrics, performance, randomness
-from .benchmarks import BENCHMARKS
+from . import __version__, backbones, benchmarks, data, distributed, files, heads, metrics, performance, randomness
 from .config import Config
 from .errors import BadConfig, BadFile, NewerFile
 from .learner import Learner
@@ -25,7 +24,8 @@ from .run_folder import Result, RunFolder
 from .streams import Stream, shortened, validated
 from .training import Trainer, Watcher
 
-DECISIVE = ("torch", "device", "threads", "compiled")  # of the environment: what can change the last bits of a sum
+DECISIVE = ("torch", "device", "threads", "compiled", "ranks")  # of the environment: what can change a sum's last bits
+UNSAID = {"ranks": 1}  # what an environment means that does not mention it
 QUICK_SAMPLES = 1000  # a task, of a run that is marked quick
 UNFIT = (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError)  # of a state that was not ours
 
@@ -87,11 +87,13 @@ def begin(config: Config, folder: RunFolder, resume: bool) -> Result | None:
 
 def describe(config: Config, folder: RunFolder, learner: Learner) -> None:
     """What is being run, and where; a run that goes on under other conditions is told so."""
-    now = environment(learner.shift.device) | ({"compiled": True} if learner.compiled is not None else {})
+    now = environment(learner.shift.device)
+    now |= {"compiled": True} if learner.compiled is not None else {}
+    now |= {"ranks": learner.ranks.world} if learner.ranks is not None else {}
     if folder.checkpoints() and folder.environment.exists():
-        before = _environment_before(folder)
-        changed = [k for k in DECISIVE if before.get(k) != now.get(k)]
-        if other := [f"{k} {before.get(k)} before, {now.get(k)} now" for k in changed]:
+        before, current = UNSAID | _environment_before(folder), UNSAID | now
+        changed = [k for k in DECISIVE if before.get(k) != current.get(k)]
+        if other := [f"{k} {before.get(k)} before, {current.get(k)} now" for k in changed]:
             warnings.warn(f"The last bits may differ from an uninterrupted run's: {'; '.join(other)}.", stacklevel=2)
     files.write_record(folder.config, config.to_json())
     files.write_json(folder.environment, now)
@@ -142,7 +144,7 @@ def choose_device(name: str) -> torch.device:
 
 def make_stream(config: Config, data_root: Path | str | None = None) -> Stream:
     """The stream of this run: its order, permutations and validation split come from its seed."""
-    benchmark = BENCHMARKS[config.benchmark]
+    benchmark = benchmarks.find(config.benchmark)
     stream = benchmark.stream(
         data.load(benchmark.dataset, data_root),
         generator=randomness.generator(config.seed, "stream"),

@@ -1,6 +1,7 @@
 """Images that stay on disk: a memory-mapped array, or a folder of files that processes decode ahead.
 
 They stand where a resident tensor of images stands in `Samples`: indexed by rows they give a batch, on the device.
+An address, `arrays:FOLDER` or `images:FOLDER`, names such a data set wherever a data set or a benchmark is named.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ RESIDENT = 2**27  # bytes of a mapped file that may stay in the process's memory
 FAULT = 2**16  # bytes that the system maps around each one touched
 AHEAD = 4  # batches decoded before they are asked for
 MEASURED = 1000  # images that mean and deviation are taken from
+KINDS = ("arrays", "images")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 
 
@@ -126,9 +128,31 @@ def decode(paths: Sequence[str], shape: tuple[int, ...]) -> np.ndarray:
     return inputs.images(list(paths), shape).numpy()
 
 
+def address(text: str) -> tuple[str, Path] | None:
+    """What `arrays:FOLDER` or `images:FOLDER` names, None if it is neither; the folder absolute, so that a run that
+    is named by it is of one folder, from wherever it is started."""
+    kind, colon, folder = text.partition(":")
+    if not colon or kind not in KINDS:
+        return None
+    if not folder:
+        raise BadData(f"{text!r} names no folder; write it like {kind}:/data/birds.")
+    return kind, Path(os.path.abspath(os.path.expanduser(folder)))
+
+
+def class_names(kind: str, folder: Path) -> tuple[str, ...]:
+    """The classes of such a data set, without reading an image."""
+    return _array_parts(folder)[2] if kind == "arrays" else _picture_classes(folder)
+
+
 def open_arrays(folder: Path | str) -> Dataset:
     """A data set of train_images.npy, train_labels.npy, test_images.npy, test_labels.npy and, maybe, classes.txt."""
-    folder = Path(folder)
+    (train, test), labels, classes = _array_parts(Path(folder))
+    mean, std = _statistics(train)
+    return Dataset(Path(folder).name, train, labels[0], test, labels[1], classes, mean, std)  # type: ignore[arg-type]
+
+
+def _array_parts(folder: Path) -> tuple[tuple[Mapped, Mapped], list[Tensor], tuple[str, ...]]:
+    _must_be(folder, "train_images.npy, train_labels.npy, test_images.npy and test_labels.npy")
     train, test = Mapped(folder / "train_images.npy"), Mapped(folder / "test_images.npy")
     labels = [_labels(folder / "train_labels.npy", len(train)), _labels(folder / "test_labels.npy", len(test))]
     count = int(max(part.max() for part in labels)) + 1
@@ -137,22 +161,32 @@ def open_arrays(folder: Path | str) -> Dataset:
     if len(classes) < count or train.shape[1:] != test.shape[1:]:
         seen = f"labels up to {count - 1}, {len(classes)} names, images of {train.shape[1:]} and {test.shape[1:]}"
         raise BadData(f"The files in {folder} do not fit together: {seen}.")
-    mean, std = _statistics(train)
-    return Dataset(folder.name, train, labels[0], test, labels[1], classes, mean, std)  # type: ignore[arg-type]
+    return (train, test), labels, classes
 
 
 def open_pictures(folder: Path | str, size: int = 64, workers: int | None = None) -> Dataset:
     """A data set of files train/CLASS/... and test/CLASS/..., read in colour and scaled to `size` a side."""
     folder = Path(folder)
-    classes = tuple(sorted(path.name for path in (folder / "train").glob("*/") if path.is_dir()))
-    if not classes:
-        raise BadData(f"{folder / 'train'} has no folders; put each class's images into train/CLASS and test/CLASS.")
+    classes = _picture_classes(folder)
     parts = {part: _files(folder / part, classes) for part in ("train", "test")}
     (train, train_labels), (test, test_labels) = (
         (Pictures(paths, (3, size, size), workers), torch.tensor(labels)) for paths, labels in parts.values()
     )
     mean, std = _statistics(train)
     return Dataset(folder.name, train, train_labels, test, test_labels, classes, mean, std)  # type: ignore[arg-type]
+
+
+def _picture_classes(folder: Path) -> tuple[str, ...]:
+    _must_be(folder, "images in train/CLASS and test/CLASS")
+    classes = tuple(sorted(path.name for path in (folder / "train").glob("*/") if path.is_dir()))
+    if not classes:
+        raise BadData(f"{folder / 'train'} has no folders; put each class's images into train/CLASS and test/CLASS.")
+    return classes
+
+
+def _must_be(folder: Path, holding: str) -> None:
+    if not folder.is_dir():
+        raise BadData(f"There is no folder {folder} here; name one that holds {holding}.")
 
 
 def _files(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:

@@ -28,6 +28,8 @@ CompileOption = Annotated[
     bool, typer.Option("--compile", help="torch.compile the backbone for training; slow to start, needs a compiler")
 ]
 
+WHAT = "what to learn; `steadfast benchmarks` lists them; or your own, arrays:FOLDER or images:FOLDER (docs/scale.md)"
+
 # How `--help` groups the fields of Config; a field that is in none would be under "Options".
 PANELS = {
     "The method": ("method", "head", "slots", "over", "embedding", "memory", "policy"),
@@ -46,7 +48,7 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
     fields: list[inspect.Parameter] = []
     for field in dataclasses.fields(Config):
         if field.name == "benchmark":
-            info: Any = typer.Argument(help="what to learn; `steadfast benchmarks` lists them", show_default=False)
+            info: Any = typer.Argument(help=WHAT, show_default=False)
             default: Any = inspect.Parameter.empty
         else:
             flag = "--" + field.name.replace("_", "-")

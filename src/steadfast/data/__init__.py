@@ -46,10 +46,10 @@ def load(name: str, root: str | Path | None = None, *, download: bool = True) ->
     """
     if name == "digits":
         return _digits()
-    kind, colon, folder = name.partition(":")
-    if colon and kind in ("arrays", "images"):  # one's own, that stay on disk
-        from .. import stored
+    from .. import stored
 
+    if (own := stored.address(name)) is not None:  # one's own, that stay on disk
+        kind, folder = own
         return stored.open_arrays(folder) if kind == "arrays" else stored.open_pictures(folder)
     entry = catalog.entry(name)
     search = _complete(entry, root, download=download)

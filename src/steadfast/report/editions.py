@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ..benchmarks import BENCHMARKS
+from .. import benchmarks
 from ..config import Config
 from ..methods import METHODS
 from ..paper import Cell
@@ -69,6 +69,6 @@ def key(config: Config, *, quick: bool = False) -> Config:
     full = protocol(config)
     if quick:
         full = protocol(replace(full, quick=False, epochs=None))
-    if "strength" in METHODS[full.method].options and full.method not in BENCHMARKS[full.benchmark].strength:
+    if "strength" in METHODS[full.method].options and full.method not in benchmarks.find(full.benchmark).strength:
         full = replace(full, strength=None)
     return replace(full, seed=0)

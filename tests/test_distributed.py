@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 from distributed_worker import BROKEN_OFF, CASES, HALF, State, results
-from steadfast import experiment, files
+from steadfast import cli, experiment, files
 from steadfast.config import Config
 from steadfast.distributed import Ranks, alone, session, synchronise
 from steadfast.errors import BadConfig
+from steadfast.training import Stopped
 
 TESTS = Path(__file__).parent
 SMALL_RUN: dict[str, Any] = {"backbone": "mlp", "epochs": 2, "quick": True, "seed": 3}
@@ -104,10 +106,24 @@ def test_what_two_ranks_began_one_goes_on_with(commanded: tuple[Path, str], tmp_
     (last,) = experiment.RunFolder(out / config.name).checkpoints()
     folder = experiment.RunFolder(tmp_path / config.name)
     folder.path.mkdir()
-    (folder.path / last.name).write_bytes(last.read_bytes())
+    for path in (last, out / config.name / "environment.json"):
+        (folder.path / path.name).write_bytes(path.read_bytes())
     # All tasks are done in it; one rank takes it up and comes to the same result without a step.
-    result = experiment.run(config, tmp_path, device="cpu", threads=1)
+    with pytest.warns(UserWarning, match="last bits may differ.*ranks 2 before, 1 now"):
+        result = experiment.run(config, tmp_path, device="cpu", threads=1)
+    assert "ranks" not in result["environment"]
     assert result["accuracy_matrix"] == files.read_record(out / config.name / "result.json")["accuracy_matrix"]
+
+
+def test_a_stop_under_torchrun_says_to_go_on_with_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: Any, **options: Any) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(experiment, "run", stop)
+    words = ["run", "split-digits", "--out", str(tmp_path)]
+    assert "\nsteadfast run split-digits --out" in CliRunner().invoke(cli.app, words).output
+    monkeypatch.setattr("steadfast.commands.run.distributed.ranks", lambda: Ranks(0, 2))
+    assert "\ntorchrun ... -m steadfast run split-digits --out" in CliRunner().invoke(cli.app, words).output
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -218,6 +219,48 @@ def test_submitit_does_the_same_runs(tmp_path: Path, undisturbed: dict[int, swee
     assert failing.state == "failed" and "LossNotFinite" in failing.note
 
 
+@pytest.mark.slow
+def test_a_slurm_job_that_is_preempted_is_submitted_again_and_that_is_no_try(tmp_path: Path) -> None:
+    pytest.importorskip("submitit", reason="the extra slurm is not installed")
+    from steadfast.engines.on_slurm import Slurm
+
+    runs, preempted = sweep.survey([config(0, epochs=5)], tmp_path), []
+
+    def preempt(runs: Sequence[sweep.Run]) -> None:
+        """SIGTERM to the process that holds the run, thrice: more than there are tries."""
+        words = runs[0].folder.holder().split()
+        if runs[0].folder.checkpoints() and len(preempted) < 3 and words[1] not in preempted:
+            preempted.append(words[1])
+            os.kill(int(words[1]), signal.SIGTERM)
+
+    old, sweep.POLL = sweep.POLL, 0.05
+    try:
+        sweep.sweep(runs, tmp_path, Slurm(cluster="local"), device="cpu", watch=preempt)
+    finally:
+        sweep.POLL = old
+    experiment.run(config(0, epochs=5), tmp_path / "whole", device="cpu", threads=1)
+    assert preempted and runs[0].tries == 1
+    assert_same(runs[0], sweep.survey([config(0, epochs=5)], tmp_path / "whole")[0])
+
+
+def test_what_a_slurm_job_left_in_its_log_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("submitit", reason="the extra slurm is not installed")
+    from steadfast.engines.on_slurm import _Batch
+
+    log = tmp_path / "7.err"
+    submitted = SimpleNamespace(
+        job_id="7", state="COMPLETED", done=lambda: True, paths=SimpleNamespace(stderr=log)
+    )
+    batch = _Batch(submitted, make_job(config(), tmp_path))
+    assert "left no log" in str(batch.ended()) and "do the nodes see this folder" in str(batch.ended())
+    log.write_text("\n")
+    assert "wrote nothing into its log" in str(batch.ended()) and "do the nodes see" not in str(batch.ended())
+    log.write_text("Traceback\nOSError: no space\n")
+    assert "ended as COMPLETED: OSError: no space (more in" in str(batch.ended())
+    log.write_text(f"a warning\n{engines.SAVED}\n")
+    assert batch.ended() == engines.SAVED
+
+
 def test_the_batch_script_asks_slurm_for_what_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit", reason="the extra slurm is not installed")
     for name, line in {"srun": "true", "sbatch": "echo Submitted batch job 7", "sacct": "true"}.items():
@@ -226,15 +269,18 @@ def test_the_batch_script_asks_slurm_for_what_was_asked(tmp_path: Path, monkeypa
         program.write_text(f"#!/bin/sh\n{line}\n")
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    slurm = engine("slurm:partition=gpu,account=lab,time=120", cpus=1.5, gpus=1)
+    settings = "partition=gpu,account=lab,time=2-12:30,constraint=a100|h100,exclude=n[1-3,7],nodelist=m1"
+    slurm = engine(f"slurm:{settings}", cpus=1.5, gpus=1)
     slurm.check(tmp_path, "")
     slurm.start(make_job(config(), tmp_path))
     script = tmp_path / ".slurm" / "7_submission.sh"
     lines = script.read_text().splitlines()
-    wanted = ["partition=gpu", "account=lab", "time=120", "cpus-per-task=2", "gpus-per-node=1", "ntasks-per-node=1"]
+    wanted = ["partition=gpu", "account=lab", f"time={60 * 60 + 30}", "cpus-per-task=2", "gpus-per-node=1",
+              "ntasks-per-node=1", "constraint='a100|h100'", "exclude='n[1-3,7]'", "nodelist=m1"]
     for line in wanted:
         assert f"#SBATCH --{line}" in lines, "\n".join(lines)
     assert sum(line.startswith("#SBATCH --time") for line in lines) == 1
+    assert slurm.executor._executor.parameters["time"] == 60 * 60 + 30, "by which submitit tells out of time"  # type: ignore
     assert any(line.startswith("srun ") and "submitit.core._submit" in line for line in lines)
 
 
@@ -244,6 +290,8 @@ def test_what_slurm_cannot_do_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         engine("slurm", gpus=0.25)
     with pytest.raises(BadConfig, match="no setting of sbatch"):
         engine("slurm:partition=gpu\n#SBATCH --exclusive")
+    with pytest.raises(BadConfig, match="time=soon is no time limit"):
+        engine("slurm:time=soon")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadConfig, match="no Slurm here"):
         engine("slurm").check(tmp_path, "")
@@ -260,6 +308,48 @@ def test_no_cluster_at_the_address_is_said_at_once() -> None:
     with pytest.raises(BadConfig, match="no address of a Ray cluster"):
         engine("ray:somewhere")
     assert time.monotonic() - began < 30
+
+
+class OneNode:
+    """As much of Ray as `check` asks, with a node that answers as it is told."""
+
+    exceptions = SimpleNamespace(RayError=OSError)
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "NodeID": "0" * 56, "NodeManagerAddress": "10.0.0.7"}, {"Alive": False}]
+
+    def remote(self, **options: Any) -> Any:
+        return lambda function: self
+
+    def options(self, **options: Any) -> Any:
+        return SimpleNamespace(remote=lambda: "the question")
+
+    def get(self, question: str, timeout: float) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((None, True), "10.0.0.7 has no steadfast: install"),
+        (("0.0.1", True), f"10.0.0.7 has steadfast 0.0.1, the sweep {__version__}: install the same"),
+        ((__version__, False), "10.0.0.7 does not see .*: give --out a folder that all machines share"),
+        (OSError("lost"), "10.0.0.7 does not answer: OSError: lost"),
+    ],
+)
+def test_a_ray_node_that_cannot_work_is_named_before_the_first_run(answer: Any, said: str, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    from steadfast.engines.on_ray import Ray
+
+    on = Ray.__new__(Ray)
+    on.ray = OneNode(answer)
+    with pytest.raises(BadConfig, match=said):
+        on.check(tmp_path, ".probe-1")
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ class RunFolder:
             return held
         except filelock.Timeout:
             raise RunLocked(
-                f"{self._holder()} is working on {self.path}; wait for it, stop it, or choose another --out. "
+                f"{self.holder()} is working on {self.path}; wait for it, stop it, or choose another --out. "
                 f"If that machine is gone for good, delete {self.path / '.lock'}."
             ) from None
         except OSError as error:
@@ -67,7 +67,8 @@ class RunFolder:
                 return nullcontext()  # finished, in a folder that is read-only: there is nothing to write
             raise files.cannot_write(self.path, error) from error
 
-    def _holder(self) -> str:
+    def holder(self) -> str:
+        """Who works on it now, or did last."""
         try:
             return (self.path / ".holder").read_text(errors="replace").strip()[:200] or "Another process"
         except OSError:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from . import files
 from .errors import BadConfig
 
 SMALL = ("result.json", "failure.json", "metrics.jsonl")  # what a sweep looks at
@@ -31,6 +32,8 @@ class Share:
             self.fs, root = fsspec.core.url_to_fs(address)
         except (ImportError, ValueError) as error:
             raise BadConfig(f"The address {address!r} cannot be used: {error}") from error
+        if "memory" in self.fs.protocol:  # a name, or a tuple of names
+            raise BadConfig(f"{address} is the memory of one process, which no other sees; try file:///... or s3://...")
         self.root, self.address = str(root).rstrip("/"), address
         self._sent: dict[Path, tuple[int, int]] = {}  # size and time of what is there already
 
@@ -55,7 +58,10 @@ class Share:
         for name in sorted(names if only is None else names.intersection(only)):
             here = folder / name
             if here.suffix in (".json", ".jsonl") or not here.exists():
-                folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    folder.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise files.cannot_write(folder, error) from error
                 part = folder / f".{name}.{os.getpid()}.part"
                 self.fs.get_file(f"{at}/{name}", str(part))
                 os.replace(part, here)
@@ -76,6 +82,13 @@ class Share:
             name = there.rsplit("/", 1)[-1]
             if name not in kept and name.startswith(("failure", "checkpoint")):
                 self.fs.rm_file(there)
+
+    def remove(self, folder: Path, name: str) -> None:
+        """Take one file of a run away, if it is there."""
+        there = f"{self.root}/{folder.name}/{name}"
+        self.fs.invalidate_cache()
+        if self.fs.exists(there):
+            self.fs.rm_file(there)
 
     def put(self, named: dict[str, Path]) -> None:
         """Send single files, under these names."""

@@ -12,16 +12,17 @@ from typing import Any
 
 import filelock
 
-from . import files
-from .benchmarks import BENCHMARKS
+from . import benchmarks, files
 from .config import Config
-from .engines import Engine, Handle, Job, failure_of, record_failure
+from .engines import Engine, Handle, Job, blameless, failure_of, record_failure
 from .errors import BadFile
 from .run_folder import RunFolder
 from .share import SMALL, Share, is_address
 
 POLL = 0.5  # seconds
 REFRESH = 15.0  # seconds between two looks at a share
+HELD = 5.0  # seconds between two looks at what other processes hold
+ENDING = 60.0  # seconds that workers have to save and end
 TRIES = 2  # a worker that was killed is tried once more
 
 # Seconds of one core for a full-protocol run, measured on a 2-core machine; only a first guess of the time left.
@@ -67,6 +68,7 @@ def survey(configs: Iterable[Config], out: Path) -> list[Run]:
 
 
 def _look(run: Run) -> Run:
+    run.state, run.note = "missing", ""
     try:
         run.result = run.folder.read_result()
     except BadFile as error:
@@ -75,7 +77,7 @@ def _look(run: Run) -> Run:
     if run.result is not None:
         run.state = "done"
     elif _locked(run.folder):
-        run.state = "running"
+        run.state, run.note = "running", run.folder.holder()
     elif (failure := failure_of(run.folder.path)) is not None:
         run.state, run.note = "failed", failure
     elif run.folder.checkpoints():
@@ -106,7 +108,7 @@ def estimate(run: Run, known: Sequence[Run]) -> float:
     if seconds:
         whole = mean(seconds)
     else:
-        full = BENCHMARKS[run.config.benchmark].epochs
+        full = benchmarks.find(run.config.benchmark).epochs
         scale = (run.config.epochs or full) / full * (0.1 if run.config.quick else 1)
         whole = GUESS.get(run.config.benchmark, 600) * scale
     return whole * (1 - run.share)
@@ -132,36 +134,46 @@ def sweep(
     watch: Callable[[Sequence[Run]], None] = lambda runs: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Do what is missing, as many at once as the engine has places; returns when nothing is left to do."""
+    """Do what is missing, as many at once as the engine has places; returns when nothing is left to do.
+
+    What another process works on is waited for, and taken over if that one leaves it undone."""
+    elsewhere = [r for r in runs if r.state == "running"]
     waiting = [r for r in runs if r.state in ("missing", "partial") or (r.state == "failed" and retry_failed)]
     active: list[Run] = []
     root = None if data_root is None else str(Path(data_root).resolve())
-    out = out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    probe = out / f".probe-{uuid.uuid4().hex}"
-    probe.touch()
-    looked = time.monotonic()
+    probe = _probe(out := out.resolve())
+    looked = asked = time.monotonic()
     try:
         engine.check(out, "" if share else probe.name)
-        while (waiting or active) and not stop():
+        while (waiting or active or elsewhere) and not stop():
             while waiting and len(active) < engine.places:
                 run = waiting.pop(0)
+                if run.state == "failed":
+                    _forget_failure(run, share)
                 job = Job(
                     run.config.to_json(), str(out), root, device, threads, name=run.folder.path.name,
                     probe="" if share else probe.name, share=share.address if share else None,
                     compiled=compiled,
                 )
-                run.handle, run.state, run.tries = engine.start(job), "running", run.tries + 1
+                run.handle, run.tries = engine.start(job), run.tries + 1
+                run.state, run.note = "running", ""
                 active.append(run)
             for run in list(active):
                 if run.handle is not None and (ended := run.handle.ended()) is not None:
                     active.remove(run)
                     _settle(run, ended, share)
-                    if run.state == "partial" and run.tries < TRIES:
+                    run.tries -= run.state == "running" or blameless(ended)
+                    if run.state == "running":
+                        elsewhere.append(run)
+                    elif run.state == "partial" and run.tries < TRIES:
                         waiting.append(run)
                     elif run.state == "partial":
                         run.state = "failed"
                         record_failure(run.folder.path, run.note)
+            if elsewhere and time.monotonic() - asked > HELD:
+                waiting += [run for run in elsewhere if _look(run).state in ("missing", "partial")]
+                elsewhere = [run for run in elsewhere if run.state == "running"]
+                asked = time.monotonic()
             if share is not None and time.monotonic() - looked > REFRESH:
                 for run in active:
                     share.pull(run.folder.path, SMALL)
@@ -169,22 +181,44 @@ def sweep(
             watch(runs)
             time.sleep(POLL)
     finally:
-        for run in active:
-            if run.handle is not None:
-                run.handle.stop()
-                _settle(run, "stopped", share)
+        handles = [run.handle for run in active if run.handle is not None]
+        for handle in handles:  # all are asked before any is waited for
+            handle.stop()
+        deadline = time.monotonic() + ENDING
+        for run, handle in zip(active, handles):
+            handle.wait(max(0.0, deadline - time.monotonic()))
+            _settle(run, "stopped", share)
+            if run.state == "running":  # it is still at it
+                run.state, run.note = "partial", "stopped"
         watch(runs)
         engine.close()
         probe.unlink(missing_ok=True)
+
+
+def _probe(out: Path) -> Path:
+    """A file in `out` by which workers see that they see it."""
+    probe = out / f".probe-{uuid.uuid4().hex}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+    except OSError as error:
+        raise files.cannot_write(out, error) from error
+    return probe
+
+
+def _forget_failure(run: Run, share: Share | None) -> None:
+    """It is tried again: whoever looks meanwhile must not find the failure of before."""
+    (run.folder.path / "failure.json").unlink(missing_ok=True)
+    if share is not None:
+        share.remove(run.folder.path, "failure.json")
 
 
 def _settle(run: Run, ended: str, share: Share | None) -> None:
     """A worker has ended: look at what it left."""
     if share is not None:
         share.pull(run.folder.path, SMALL)
-    run.handle, run.note, run.state = None, "", "missing"
-    _look(run)
-    if run.state in ("missing", "partial", "running"):  # it left no result and no failure: it was killed
+    run.handle = None
+    if _look(run).state in ("missing", "partial"):  # it left no result and no failure: it was killed
         run.state, run.note = "partial", ended or "it ended without a result"
 
 

@@ -73,7 +73,10 @@ def one_run(
             flags = [f" {flag} {shlex.quote(str(value))}" for flag, value in given.items() if value is not None]
             flags += [" --memory-on-disk"] if memory_on_disk else []
             flags += [" --compile"] if compiled else []
-            told = f"Stopped and saved in {folder.path}. Go on with the same command:\n{full.command()}{''.join(flags)}"
+            again = f"{full.command()}{''.join(flags)}"
+            if distributed.ranks().world > 1:
+                again = f"torchrun ... -m {again}  (torchrun's own options as before)"
+            told = f"Stopped and saved in {folder.path}. Go on with the same command:\n{again}"
             complaints.print(told, highlight=False, markup=False, soft_wrap=True)
             raise typer.Exit(stopping.exit_code) from None
     progress.show_result(console, result, paper.published(full))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, NoReturn
 
 import typer
@@ -15,24 +17,46 @@ from ..engines import Engine
 from ..signals import Stopping
 from .options import complaints, console
 
+STATES = ("done", "running", "running elsewhere", "partial", "missing", "failed")
+SILENCE = 300.0  # seconds between two lines in a log, if nothing happens
+
 
 def watched(runs: Sequence[sweep.Run], out: Path, engine: Engine, **options: Any) -> Stopping:
     """Do these runs, and show how they stand; what the signals asked meanwhile is in what comes back."""
-    with Stopping() as stopping, Live(console=console, refresh_per_second=2) as live:
-        sweep.sweep(
-            runs, out, engine, watch=lambda runs: live.update(board(runs, engine.places)), stop=stopping.asked,
-            **options,
-        )
+    with Stopping() as stopping, _shown(engine) as watch:
+        sweep.sweep(runs, out, engine, watch=watch, stop=stopping.asked, **options)
     return stopping
 
 
+@contextmanager
+def _shown(engine: Engine) -> Iterator[Callable[[Sequence[sweep.Run]], None]]:
+    """A live table on a terminal; in a log a line whenever a run has ended, and now and then."""
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=2) as live:
+            yield lambda runs: live.update(board(runs, engine.places))
+        return
+    said, ended = monotonic(), -1
+
+    def say(runs: Sequence[sweep.Run]) -> None:
+        nonlocal said, ended
+        now, over = monotonic(), sum(run.state in ("done", "failed") for run in runs)
+        if over != ended or now - said > SILENCE:
+            said, ended = now, over
+            console.print(summary(runs, engine.places), highlight=False, soft_wrap=True)
+
+    yield say
+
+
 def conclude(runs: Sequence[sweep.Run], stopping: Stopping) -> None:
-    """Name what failed; if it was stopped, say so and leave with the signal's exit code."""
+    """Name what failed; if it was stopped or is not finished, say so and leave with an exit code that tells."""
     for run in runs:
         if run.state == "failed":
             complaints.print(f"[red]failed[/] {run.config.name}: {run.note}", highlight=False)
     if stopping.asked():
         leave(stopping)
+    if undone := [run.config.name for run in runs if run.state not in ("done", "failed")]:
+        complaints.print(f"Not finished: {', '.join(undone)}. The same command goes on from here.", highlight=False)
+        raise typer.Exit(1)
 
 
 def leave(stopping: Stopping) -> NoReturn:
@@ -45,15 +69,21 @@ def board(runs: Sequence[sweep.Run], places: int) -> Table:
     table = Table("run", "state", "done", "seconds left", title=summary(runs, places), title_justify="left")
     for run in runs:
         if run.state == "running":
-            table.add_row(run.config.name, run.state, f"{run.share:.0%}", f"{sweep.estimate(run, runs):,.0f}")
+            holder = f", by {run.note}" if run.handle is None else ""
+            left = f"{sweep.estimate(run, runs):,.0f}"
+            table.add_row(run.config.name, f"{state(run)}{holder}", f"{run.share:.0%}", left)
     return table
+
+
+def state(run: sweep.Run) -> str:
+    """A run's state in words; what another process works on is said to be elsewhere."""
+    return "running elsewhere" if run.state == "running" and run.handle is None else run.state
 
 
 def summary(runs: Sequence[sweep.Run], places: int) -> str:
     """One line: how many are done, running, missing, failed, and how long the rest may take."""
-    states = ("done", "running", "partial", "missing", "failed")
-    counts = {state: sum(run.state == state for run in runs) for state in states}
+    counts = {name: sum(state(run) == name for run in runs) for name in STATES}
     left = sweep.time_left(runs, places)
     hours = f"about {left / 3600:.1f} hours left" if left > 5400 else f"about {left / 60:.0f} minutes left"
-    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"{len(runs)} runs: {told}" + (f"; {hours} on {places} at once" if left else "")

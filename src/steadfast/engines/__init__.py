@@ -6,24 +6,32 @@ goes through the run folders, which every worker must be able to see (or have a 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import math
 import multiprocessing
 import os
 import time
 import traceback
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import __version__, files
-from ..errors import BadConfig, RunLocked
+from ..data import cache_folder
+from ..errors import BadConfig, CannotWrite, RunLocked
 from ..share import Share
 
 if TYPE_CHECKING:
     from ..signals import Stopping
 
 PATIENCE = 120.0  # seconds that a worker waits for the lock of one that was killed and may still be dying
+LONGEST = 4000  # bytes of what a process tells of its end; a pipe holds so many without a reader
+SAVED = "stopped, and saved"  # so begins what is told of a run that was asked to stop,
+LOCKED = "held by another process"  # or that another process works on: neither is a fault of the run
 
 
 @dataclass(frozen=True)
@@ -53,21 +61,32 @@ def work(job: Job) -> None:
 
     if job.probe and not (Path(job.out) / job.probe).exists():
         raise BadConfig(unseen(job.out, "This worker"))
-    failure, share = job.folder / "failure.json", Share(job.share) if job.share else None
+    job, share = _placed(job), Share(job.share) if job.share else None
     with Stopping() as stopping:
         try:
             if job.version != __version__:
                 raise BadConfig(other_version(__version__, job.version, "This worker"))
             _run(job, stopping, share)
-            failure.unlink(missing_ok=True)
-        except (Stopped, RunLocked):  # no failure of the run
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, Stopped | RunLocked):
+                record_failure(job.folder, told(error), traceback.format_exc())
+            if share is not None and not isinstance(error, RunLocked):
+                with contextlib.suppress(Exception):  # what went wrong first is what is told
+                    share.push(job.folder)
             raise
-        except Exception as error:
-            record_failure(job.folder, f"{type(error).__name__}: {error}", traceback.format_exc())
-            raise
-        finally:
-            if share is not None and job.folder.exists():
-                share.push(job.folder)
+        if share is not None:
+            share.push(job.folder)
+
+
+def _placed(job: Job) -> Job:
+    """With a share a worker needs no folder in common with the sweep: where it cannot have that one, it has its own."""
+    if job.share is None:
+        return job
+    with contextlib.suppress(OSError):
+        Path(job.out).mkdir(parents=True, exist_ok=True)
+        if os.access(job.out, os.W_OK):
+            return job
+    return replace(job, out=str(cache_folder() / f"share-{hashlib.sha256(job.share.encode()).hexdigest()[:12]}"))
 
 
 def _run(job: Job, stopping: Stopping, share: Share | None) -> None:
@@ -78,6 +97,8 @@ def _run(job: Job, stopping: Stopping, share: Share | None) -> None:
 
     if share is not None:
         share.pull(job.folder)
+    with contextlib.suppress(OSError):  # a folder that is read-only, its run being finished
+        (job.folder / "failure.json").unlink(missing_ok=True)  # it is tried again: so far it has not failed
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -93,14 +114,31 @@ def _run(job: Job, stopping: Stopping, share: Share | None) -> None:
             time.sleep(1)
 
 
+def told(error: BaseException) -> str:
+    """What ended a worker, in words that travel to the sweep."""
+    from ..training import Stopped
+
+    if isinstance(error, Stopped):
+        return SAVED
+    return f"{LOCKED}: {error}" if isinstance(error, RunLocked) else f"{type(error).__name__}: {error}"
+
+
+def blameless(ended: str) -> bool:
+    """Whether what was `told` is no fault of the run: it does not count as a try."""
+    return ended.startswith((SAVED, LOCKED))
+
+
 class Handle(Protocol):
     """A job that was started."""
 
     def ended(self) -> str | None:
-        """None while it goes on; then "" if it ended well, or what went wrong."""
+        """None while it goes on; then "" if it ended well, or what was `told` of its end."""
 
     def stop(self) -> None:
         """Ask it to save and end."""
+
+    def wait(self, seconds: float) -> None:
+        """For its end, after it was asked; not longer."""
 
 
 class Engine(Protocol):
@@ -136,32 +174,44 @@ class Local:
 class _Process:
     def __init__(self, job: Job) -> None:
         # A fresh interpreter: a fork would inherit torch's threads in whatever state they are.
-        self.process = multiprocessing.get_context("spawn").Process(target=_silent_work, args=(job,))
+        context = multiprocessing.get_context("spawn")
+        self.hears, tells = context.Pipe(duplex=False)
+        self.process = context.Process(target=_silent_work, args=(job, tells))
         self.process.start()
+        tells.close()
 
     def ended(self) -> str | None:
         code = self.process.exitcode
-        if code is None:
-            return None
-        return "" if code == 0 else f"its process ended with {'signal ' + str(-code) if code < 0 else f'code {code}'}"
+        if code is None or code == 0:
+            return None if code is None else ""
+        with contextlib.suppress(EOFError, OSError):  # it was killed, and has told nothing
+            if self.hears.poll():
+                return self.hears.recv_bytes().decode(errors="replace")
+        return f"its process ended with {'signal ' + str(-code) if code < 0 else f'code {code}'}"
 
     def stop(self) -> None:
         if self.process.is_alive():
             self.process.terminate()
-            self.process.join(60)
+
+    def wait(self, seconds: float) -> None:
+        self.process.join(seconds)
 
 
-def _silent_work(job: Job) -> None:
-    """As `work`; the traceback is in the run folder, not on the terminal."""
+def _silent_work(job: Job, tells: Connection) -> None:
+    """As `work`; the traceback is in the run folder, not on the terminal, and its last line goes to the sweep."""
     try:
         work(job)
-    except Exception:
+    except Exception as error:
+        tells.send_bytes(told(error).encode(errors="replace")[:LONGEST])
         os._exit(1)
 
 
 def record_failure(folder: Path, error: str, trace: str = "") -> None:
-    """Write down what went wrong, where the next sweep finds it."""
-    files.write_json(folder / "failure.json", {"error": error, "traceback": trace})
+    """Write down what went wrong, where the next sweep finds it; where that cannot be done, the error itself counts."""
+    try:
+        files.write_json(folder / "failure.json", {"error": error, "traceback": trace})
+    except CannotWrite as full:
+        warnings.warn(f"A failure ({error}) could not be written down: {full}", stacklevel=2)
 
 
 def failure_of(folder: Path) -> str | None:

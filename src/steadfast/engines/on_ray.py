@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..errors import BadConfig
-from . import Handle, Job, other_version, unseen, work
+from ..errors import BadConfig, RunLocked
+from . import Handle, Job, other_version, told, unseen, work
 
 RETRIES = 3  # times that Ray starts a run again whose worker or node died; it resumes from its checkpoint
 PATIENCE = 120  # seconds for every node to answer the first question
@@ -102,13 +102,14 @@ class Ray:
             self.ray.shutdown()
 
 
-def _work(job: Job) -> None:
+def _work(job: Job) -> str:
     from ..training import Stopped
 
     try:
         work(job)
-    except Stopped:  # saved; returning keeps Ray from starting it again
-        return
+        return ""
+    except (Stopped, RunLocked) as error:  # returning keeps Ray from starting it again
+        return told(error)
 
 
 class _Task:
@@ -120,17 +121,18 @@ class _Task:
         if not ready:
             return None
         try:
-            self.ray.get(self.reference)
-            return ""
+            return str(self.ray.get(self.reference))
         except self.ray.exceptions.RayTaskError as error:
             return _first_line(error.cause)
         except self.ray.exceptions.RayError as error:
             return _first_line(error)
 
     def stop(self) -> None:
-        """As Ctrl-C in the worker, which saves; after a minute it is left to itself."""
+        """As Ctrl-C in the worker, which saves."""
         self.ray.cancel(self.reference, force=False)
-        self.ray.wait([self.reference], timeout=60)
+
+    def wait(self, seconds: float) -> None:
+        self.ray.wait([self.reference], timeout=seconds)
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadConfig
-from . import Handle, Job, work
+from ..errors import BadConfig, RunLocked
+from . import Handle, Job, blameless, told, work
 
 QUEUED = 256  # jobs submitted at once, unless told otherwise; how many of them run is Slurm's to say
 HOURS = 24  # a job's time limit; what takes longer is requeued and resumes
@@ -36,6 +37,8 @@ class Slurm:
         self.submitit, self.cluster = submitit, cluster
         self.places = places or QUEUED
         self.cpus, self.gpus, self.settings = math.ceil(cpus), int(gpus), _settings(settings)
+        limit = self.settings.pop("time", None)  # submitit must know it, to tell a job out of time from a preempted one
+        self.minutes = HOURS * 60 if limit is None else _minutes(limit)
         self.executor: Any = None
 
     def check(self, out: Path, probe: str) -> None:
@@ -48,7 +51,7 @@ class Slurm:
                 f"There is no Slurm here ({error}); run this on a login node, where sbatch works."
             ) from error
         self.executor.update_parameters(
-            name="steadfast", timeout_min=HOURS * 60, cpus_per_task=self.cpus, gpus_per_node=self.gpus, nodes=1,
+            name="steadfast", timeout_min=self.minutes, cpus_per_task=self.cpus, gpus_per_node=self.gpus, nodes=1,
             tasks_per_node=1, slurm_additional_parameters=self.settings,
         )
 
@@ -67,8 +70,8 @@ class Work:
 
         try:
             work(job)
-        except Stopped:
-            return
+        except (Stopped, RunLocked) as error:
+            print(told(error), file=sys.stderr, flush=True)  # the log's last line: the sweep submits it again
 
     def checkpoint(self, job: Job) -> Any:
         """The run's own checkpoint is in its folder; at most an epoch is done again, to the same bits."""
@@ -89,25 +92,42 @@ class _Batch:
         if (self.job.folder / "result.json").exists():
             return ""
         log = self.submitted.paths.stderr
-        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-        told = f"the Slurm job {self.submitted.job_id} ended as {self.submitted.state}"
-        if lines:
-            return f"{told}: {lines[-1]} (more in {log})"
-        return (
-            f"{told} and left no log {log}: do the nodes see this folder? "
-            f"Give --out one that all machines share (NFS, Lustre, ...)."
-        )
+        how = f"the Slurm job {self.submitted.job_id} ended as {self.submitted.state}"
+        if not log.exists():
+            return (
+                f"{how} and left no log {log}: do the nodes see this folder? "
+                f"Give --out one that all machines share (NFS, Lustre, ...)."
+            )
+        lines = log.read_text(errors="replace").strip().splitlines()
+        if not lines:
+            return f"{how} and wrote nothing into its log {log}: `sacct -j {self.submitted.job_id}` may say why."
+        return lines[-1] if blameless(lines[-1]) else f"{how}: {lines[-1]} (more in {log})"
 
     def stop(self) -> None:
-        """scancel: Slurm sends SIGTERM, on which the run saves."""
+        """scancel: Slurm sends SIGTERM, on which the run saves, and SIGKILL half a minute later."""
         self.submitted.cancel(check=False)
+
+    def wait(self, seconds: float) -> None:
+        """It is Slurm's now, which ends it though nobody waits."""
 
 
 def _settings(text: str) -> dict[str, str]:
+    """NAME=VALUE, with commas between them; those within brackets, as in exclude=n[1-3,7], are the value's."""
     found = {}
-    for word in filter(None, text.split(",")):
+    for word in filter(None, re.split(r",(?![^\[(]*[\])])", text)):
         name, equals, value = word.partition("=")
-        if not equals or not re.fullmatch(r"[a-z][a-z-]*", name) or not re.fullmatch(r"[\w.:/@%+-]+", value):
+        if not equals or not re.fullmatch(r"[a-z][a-z-]*", name) or not re.fullmatch(r"[\w.:/@%+|&*()\[\],-]+", value):
             raise BadConfig(f"{word!r} is no setting of sbatch; write them like --on slurm:partition=gpu,time=120.")
         found[name] = value
     return found
+
+
+def _minutes(text: str) -> int:
+    """As sbatch reads it: minutes, minutes:seconds, hours:minutes:seconds, or days-hours and so on; rounded up."""
+    days, dash, rest = text.rpartition("-")
+    if re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
+        parts = [int(part) for part in rest.split(":")]
+        hours, minutes, seconds = ([*parts, 0, 0] if dash or len(parts) == 3 else [0, *parts, 0])[:3]
+        if limit := math.ceil((int(days or 0) * 24 + hours) * 60 + minutes + seconds / 60):
+            return limit
+    raise BadConfig(f"time={text} is no time limit; write minutes, hours:minutes:seconds or days-hours, such as 2-12.")

@@ -21,6 +21,7 @@ def benchmarks() -> None:
         b = BENCHMARKS[name]
         table.add_row(name, line, f"{b.tasks} x {b.classes_per_task}", b.backbone, str(b.epochs), str(b.memory))
     console.print(table)
+    console.print("Or your own images: arrays:FOLDER, images:FOLDER (docs/scale.md)", highlight=False)
 
 
 def list_heads() -> None:

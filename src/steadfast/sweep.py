@@ -25,7 +25,7 @@ HELD = 5.0  # seconds between two looks at what other processes hold
 ENDING = 60.0  # seconds that workers have to save and end
 TRIES = 2  # a worker that was killed is tried once more
 
-# Seconds of one core for a full-protocol run, measured on a 2-core machine; only a first guess of the time left.
+# Seconds of one core for a full-protocol run of replay, measured on a 2-core machine; only a first guess.
 GUESS = {
     "split-digits": 40, "split-mnist": 650, "split-fashion-mnist": 650, "permuted-mnist": 6500,
     "split-cifar10": 12000, "split-cifar100": 12000,
@@ -110,8 +110,17 @@ def estimate(run: Run, known: Sequence[Run]) -> float:
     else:
         full = benchmarks.find(run.config.benchmark).epochs
         scale = (run.config.epochs or full) / full * (0.1 if run.config.quick else 1)
-        whole = GUESS.get(run.config.benchmark, 600) * scale
+        whole = GUESS.get(run.config.benchmark, 600) * scale * passes(run.config)
     return whole * (1 - run.share)
+
+
+def passes(config: Config) -> float:
+    """How many images pass through the network, beside replay, whose every batch is half remembered ones."""
+    if config.method == "replay":
+        return 1.25 if config.distill == "features" else 1.0  # the frozen network sees the remembered half too
+    if config.method == "gem":
+        return 0.5 * (1 + (config.memory or 0) / config.batch)  # all of the memory in every step
+    return 0.6  # new images only, and a penalty
 
 
 def time_left(runs: Sequence[Run], places: int) -> float:

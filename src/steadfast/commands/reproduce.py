@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -29,10 +29,11 @@ WHAT = {
     "beyond": "the ablation of what replay can do besides: each option alone and together (split-mnist unless named)",
     "all": "the tables, figures and questions of the paper",
 }
+FIGURE = "fig-features"  # which is not made of runs that a table knows
 
 
 def configs_of(what: str, seeds: int, quick: bool, benchmarks: Sequence[str] = ()) -> list[Config]:
-    """Every run that `what` needs, the cheap benchmarks first and all seeds of a cell together."""
+    """Every run that `what` needs: the cheap benchmarks first, then seed by seed, so that every cell soon has one."""
     chosen: list[Config] = []
     cells = {
         "table1": paper.cells("table1"),
@@ -62,7 +63,9 @@ def reproduce(
     benchmark: Annotated[list[str] | None, typer.Option("--benchmark", help="only these (again for more)")] = None,
     method: Annotated[list[str] | None, typer.Option("--method", help="only these: ewc, replay+simplex, ...")] = None,
     memory: Annotated[list[int] | None, typer.Option("--memory", help="only these memory sizes")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="runs a cell")] = paper.SEEDS,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help=f"runs a cell  (default: {paper.SEEDS}; with --quick 1)")
+    ] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="runs at once  (default: one a core)")] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads a run")] = 1,
     compiled: CompileOption = False,
@@ -89,18 +92,15 @@ def reproduce(
     [dim]steadfast reproduce table1 --benchmark split-mnist --seeds 3[/]
     [dim]steadfast reproduce all --dry-run[/]
     """
-    if what == "fig-features":
-        return draw_features(out, records, start, add, data, device, threads, quick)
+    given = {"--benchmark": benchmark, "--method": method, "--memory": memory}
+    seeds = seeds or (1 if quick else paper.SEEDS)
+    if what == FIGURE:
+        if unused := [flag for flag, value in given.items() if value]:
+            raise BadConfig(f"{FIGURE} is one figure of two runs; leave out {', '.join(unused)}.")
+        return draw_features(out, records, start, add, data, device, threads, quick, dry_run)
     distributed.alone("reproduce")
-    chosen = [
-        config
-        for config in configs_of(what, seeds, quick, benchmark or ())
-        if (not benchmark or config.benchmark in benchmark)
-        and (not method or config.method in method or f"{config.method}+{config.resolved().head}" in method)
-        and (not memory or config.resolved().memory in memory)
-    ]
-    if not chosen:
-        raise BadConfig(f"Nothing of {what} matches --benchmark {benchmark} --method {method} --memory {memory}.")
+    chosen = narrowed(configs_of(what, seeds, quick, benchmark or ()), benchmark, method, memory, what)
+    with_figure = what == "all" and not any(given.values())
     shared = Share(share) if share else None
     if shared is not None:
         shared.check()
@@ -111,6 +111,10 @@ def reproduce(
         for run in runs:
             console.print(f"{run.state:8} {run.config.command()}", highlight=False, soft_wrap=True)
         console.print(summary(runs, jobs or engines.Local().places))
+        for command in undetermined(what, benchmark, method):
+            console.print(f"left out {command}: nobody states a strength; search one", highlight=False, soft_wrap=True)
+        if with_figure:
+            draw_features(out, records, start, add, data, device, threads, quick, dry_run)
         return
     engine = engines.engine(on, places=jobs, cpus=cpus, gpus=gpus)
     stopping = watched(
@@ -121,20 +125,57 @@ def reproduce(
         sweep.collect(runs, records)
     console.print(summary(runs, engine.places))
     conclude(runs, stopping)
+    if with_figure:
+        draw_features(out, records, start, add, data, device, threads, quick, dry_run)
     if any(run.state == "failed" for run in runs):
         complaints.print("Run them again with --retry-failed.")
         raise typer.Exit(1)
 
 
+def narrowed(
+    configs: list[Config], benchmark: list[str] | None, method: list[str] | None, memory: list[int] | None, what: str
+) -> list[Config]:
+    """Those that the filters let through; a filter that nothing of `what` has is named, with what there is."""
+    of: dict[str, Callable[[Config], set[str]]] = {
+        "benchmark": lambda config: {config.benchmark},
+        "method": lambda config: {config.method, f"{config.method}+{config.resolved().head}"},
+        "memory": lambda config: {str(config.resolved().memory or 0)},
+    }
+    for name, wanted in (("benchmark", benchmark), ("method", method), ("memory", memory)):
+        if wanted:
+            known = set().union(*map(of[name], configs))
+            for one in map(str, wanted):
+                if one not in known:
+                    raise nearest(f"{name} among these runs of {what}", one, known)
+            configs = [config for config in configs if of[name](config) & {*map(str, wanted)}]
+    return configs
+
+
+def undetermined(what: str, benchmark: list[str] | None, method: list[str] | None) -> list[str]:
+    """The commands that would find a strength for the cells whose strength nobody states."""
+    cells = [cell for cell in paper.cells() if not cell.stated and what in ("all", cell.table)]
+    return [
+        f"steadfast run {cell.benchmark} --method {cell.row} --search strength=0.1,10,1000"
+        for cell in cells
+        if (not benchmark or cell.benchmark in benchmark) and (not method or cell.row in method)
+    ]
+
+
 def draw_features(
-    out: Path, records: str | None, start: int, add: int, data: Path | None, device: str, threads: int, quick: bool
+    out: Path, records: str | None, start: int, add: int, data: Path | None, device: str, threads: int, quick: bool,
+    dry_run: bool,
 ) -> None:
     """Learn the 2-D features with both heads and draw them, a frame a step."""
+    if dry_run:
+        state = "done" if (out / FIGURE / "features.json").exists() else "missing"
+        flags = f" --start {start} --add {add}" + (" --quick" if quick else "")
+        console.print(f"{state:8} steadfast reproduce {FIGURE}{flags}", highlight=False, soft_wrap=True)
+        return
     from .. import features  # here, since it draws, and matplotlib is slow to import
 
     torch.set_num_threads(threads)
     performance.keep_freed_memory()
-    folder = out / "fig-features"
+    folder = out / FIGURE
     with Stopping() as stopping:
         try:
             with progress.live(console, 1 + add, 1, stopping.asked) as watcher:

@@ -227,9 +227,9 @@ def test_a_slurm_job_that_is_preempted_is_submitted_again_and_that_is_no_try(tmp
     runs, preempted = sweep.survey([config(0, epochs=5)], tmp_path), []
 
     def preempt(runs: Sequence[sweep.Run]) -> None:
-        """SIGTERM to the process that holds the run, thrice: more than there are tries."""
+        """SIGTERM to the process that holds the run, as often as there are tries."""
         words = runs[0].folder.holder().split()
-        if runs[0].folder.checkpoints() and len(preempted) < 3 and words[1] not in preempted:
+        if runs[0].folder.checkpoints() and len(preempted) < sweep.TRIES and words[1] not in preempted:
             preempted.append(words[1])
             os.kill(int(words[1]), signal.SIGTERM)
 
@@ -239,7 +239,7 @@ def test_a_slurm_job_that_is_preempted_is_submitted_again_and_that_is_no_try(tmp
     finally:
         sweep.POLL = old
     experiment.run(config(0, epochs=5), tmp_path / "whole", device="cpu", threads=1)
-    assert preempted and runs[0].tries == 1
+    assert len(preempted) == sweep.TRIES and runs[0].tries == 1
     assert_same(runs[0], sweep.survey([config(0, epochs=5)], tmp_path / "whole")[0])
 
 

@@ -243,7 +243,13 @@ def test_a_sweep_that_ends_incomplete_exits_with_1(
 ) -> None:
     monkeypatch.setattr(sweep, "sweep", lambda *args, **options: None)
     answer = commanded(Scripted())
-    assert answer.exit_code == 1 and f"Not finished: {CONFIG.name}" in answer.output.replace("\n", "")
+    assert answer.exit_code == 1 and f"Not finished: {CONFIG.name}" in answer.output
+
+
+def test_a_note_is_not_taken_for_markup(commanded: Callable[..., Any]) -> None:
+    how = "BadConfig: pip install 'steadfast[timm]' [/]"
+    answer = commanded(Scripted(ends(how), ends(how)))
+    assert answer.exit_code == 1 and f"{how}\n" in answer.output, answer.exception
 
 
 def test_the_page_counts_the_runs_that_reproduce_all_lists(tmp_path: Path) -> None:

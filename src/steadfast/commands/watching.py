@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import typer
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from .. import sweep
@@ -18,6 +19,7 @@ from ..signals import Stopping
 from .options import complaints, console
 
 STATES = ("done", "running", "running elsewhere", "partial", "missing", "failed")
+MOST = 5  # runs named in a line
 SILENCE = 300.0  # seconds between two lines in a log, if nothing happens
 
 
@@ -51,11 +53,13 @@ def conclude(runs: Sequence[sweep.Run], stopping: Stopping) -> None:
     """Name what failed; if it was stopped or is not finished, say so and leave with an exit code that tells."""
     for run in runs:
         if run.state == "failed":
-            complaints.print(f"[red]failed[/] {run.config.name}: {run.note}", highlight=False)
+            complaints.print(f"[red]failed[/] {run.config.name}: {escape(run.note)}", highlight=False, soft_wrap=True)
     if stopping.asked():
         leave(stopping)
     if undone := [run.config.name for run in runs if run.state not in ("done", "failed")]:
-        complaints.print(f"Not finished: {', '.join(undone)}. The same command goes on from here.", highlight=False)
+        more = f" and {len(undone) - MOST} more" if len(undone) > MOST else ""
+        told = f"Not finished: {', '.join(undone[:MOST])}{more}. The same command goes on from here."
+        complaints.print(told, highlight=False, soft_wrap=True)
         raise typer.Exit(1)
 
 
@@ -69,7 +73,7 @@ def board(runs: Sequence[sweep.Run], places: int) -> Table:
     table = Table("run", "state", "done", "seconds left", title=summary(runs, places), title_justify="left")
     for run in runs:
         if run.state == "running":
-            holder = f", by {run.note}" if run.handle is None else ""
+            holder = f", by {escape(run.note)}" if run.handle is None else ""
             left = f"{sweep.estimate(run, runs):,.0f}"
             table.add_row(run.config.name, f"{state(run)}{holder}", f"{run.share:.0%}", left)
     return table

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from records_factory import make_record
+from records_factory import make_features, make_record
 from steadfast.config import Config
 from steadfast.errors import BadConfig, BadFile
 from steadfast.report import records
@@ -147,7 +147,8 @@ def test_a_folder_that_is_not_there_is_an_error_that_says_so(tmp_path: Path) -> 
     "content",
     [
         {"kind": "features"},
-        {"kind": "features", "format": 2, "heads": [], "labels": ["0"]},
+        {**make_features(), "format": 2},
+        {**make_features(), "environment": {"steadfast": "9.9.0"}},
         {"kind": "features", "format": 1, "heads": [], "labels": ["0"]},
         {"kind": "features", "format": 1, "labels": ["0"], "heads": [{"frames": [
             {"seen": [0], "clouds": [[["<script>", 0]]], "weights": [[0, 1]]}]}]},
@@ -157,3 +158,12 @@ def test_a_broken_record_of_a_feature_figure_is_left_out(tmp_path: Path, content
     put(tmp_path, "features.json", content)
     found = records.read(tmp_path)
     assert not found.features and [each.name for each in found.left_out] == ["features.json"]
+
+
+def test_a_feature_figure_that_is_there_twice_is_drawn_once(tmp_path: Path) -> None:
+    put(tmp_path, "features.json", make_features())
+    put(tmp_path, "features-again.json", make_features())
+    put(tmp_path, "features-quick.json", {**make_features(), "quick": True})
+    found = records.read(tmp_path)
+    assert len(found.features) == 2
+    assert [(each.name, "second record" in each.reason) for each in found.left_out] == [("features.json", True)]

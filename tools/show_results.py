@@ -22,7 +22,7 @@ from steadfast.report import exports, figures, page, records
 from steadfast.report.editions import Edition, editions
 from steadfast.report.intervals import spread
 from steadfast.report.records import Record
-from steadfast.report.tables import NAMES, Entry, number
+from steadfast.report.tables import NAMES, Entry, number, signed
 
 ROOT = Path(__file__).parents[1]
 BENCHMARK = "split-mnist"
@@ -38,8 +38,10 @@ def row(name: str, runs: tuple[Record, ...], published: str, command: str) -> st
     memory = runs[0].config.memory
     accuracies = [run.accuracy for run in runs]
     ours = number(mean(accuracies), spread(accuracies) if len(runs) > 1 else None)
-    turned, head = (mean([value or 0 for value in all_of]) for all_of in zip(*((r.drift, r.head_drift) for r in runs)))
-    apart = mean([run.result["separation"][-1] for run in runs])
+    turned, apart, head = (
+        mean([float(value) for value in values])
+        for values in zip(*((run.drift, run.result["separation"][-1], run.head_drift) for run in runs))
+    )
     drift = [f"{turned:.0f}° of {apart:.0f}°", f"{head:.0f}°"]
     return "| " + " | ".join([name, str(memory or "–"), published, ours, str(len(runs)), *drift, command]) + " |"
 
@@ -58,9 +60,23 @@ def main_table(edition: Edition) -> str:
     for entry in entries(edition):
         if entry.runs:
             lines.append(row(entry.name, entry.runs, entry.paper_text(), command(entry.runs[0].config)))
+        else:
+            words = [entry.name, str(entry.cell.memory or "–"), entry.paper_text(), "not run", "0", "", ""]
+            lines.append("| " + " | ".join([*words, command(entry.cell.config())]) + " |")
     for memory in (100, 1100):
         if runs := edition.of(Config(BENCHMARK, memory=memory, recipe="strong").resolved()):
             lines.append(row(f"**{STRONG}**", runs, "–", f"`--memory {memory} --recipe strong`"))
+    return "\n".join(lines)
+
+
+def verdicts(report: page.Report) -> str:
+    """The paper's claims as this benchmark's runs judge them, a line each; the report has the statistics."""
+    lines = []
+    for claim in report.chapters[0].claims:
+        here = [each for each in claim.tested if BENCHMARK in each.where]
+        told = "; ".join(f"{each.where.replace(BENCHMARK + ', ', '')}: {each.verdict} ({signed(each.interval.estimate)}"
+                         f"{', ' + each.note if each.note else ''})" for each in here if each.interval is not None)
+        lines.append(f"- {claim.title}: {told or 'not run'}.")
     return "\n".join(lines)
 
 
@@ -95,9 +111,12 @@ def evolution(edition: Edition) -> Figure:
             shown = [e for e in entries(edition) if e.runs and e.cell.memory in (None, memory)]
             figures.draw_evolution(axes, f"{BENCHMARK}, memory {memory}", shown)
             if runs := edition.of(Config(BENCHMARK, memory=memory, recipe="strong").resolved()):
-                averages = [mean(list(column)) for column in zip(*(run.averages for run in runs))]
-                axes.plot(range(1, len(averages) + 1), averages, "--", lw=1.8, color=plots.COLOURS["replay+simplex"],
-                          label=f"{STRONG} ({len(runs)})")
+                columns = list(zip(*(run.averages for run in runs)))
+                steps, averages = range(1, len(columns) + 1), [mean(list(column)) for column in columns]
+                colour = plots.COLOURS["replay+simplex"]
+                axes.plot(steps, averages, "--", lw=1.8, color=colour, label=f"{STRONG} ({len(runs)})")
+                low, high = zip(*((m - spread(c), m + spread(c)) for m, c in zip(averages, columns)))
+                axes.fill_between(steps, low, high, color=colour, alpha=0.18, lw=0)
             axes.legend(loc="lower left", fontsize=8, frameon=False)
         return figure
 
@@ -120,10 +139,12 @@ def main() -> None:
     wanted = {ROOT / "results" / "README.md": exports.markdown(report)}
     for place, name, content in (
         ("README.md", "results", main_table(edition)),
+        ("README.md", "claims", verdicts(report)),
         ("docs/rivals.md", "runs", rivals_table(edition)),
         ("docs/beyond.md", "ablation", ablation_table(report)),
     ):
-        wanted[ROOT / place] = filled((ROOT / place).read_text(), name, content)
+        before = wanted.get(ROOT / place) or (ROOT / place).read_text()
+        wanted[ROOT / place] = filled(before, name, content)
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if check:
         for path in stale:

@@ -14,6 +14,8 @@ from .benchmarks import BENCHMARKS, Benchmark
 from .config import Config
 from .recipes import strong
 
+PUBLISHED = "published"  # the row of the paper's own numbers
+VARIANTS = {PUBLISHED: "the paper's own", "paper": "the paper's recipe, ours"}  # what is shown, where it differs
 HEADS = ("simplex", "expanding", "preallocated")
 MEMORIES = {
     "split-mnist": (100, 1100), "permuted-mnist": (100, 1100), "split-cifar10": (100, 1100),
@@ -73,7 +75,7 @@ def rows(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     table: list[dict[str, Any]] = []
     for name, memory in sorted({key[:2] for key in found}, key=lambda pair: (list(BENCHMARKS).index(pair[0]), pair[1])):
         here = {"benchmark": name, "memory": memory}
-        table.append({**here, "variant": "published", **{head: _published(name, memory, head) for head in HEADS}})
+        table.append({**here, "variant": PUBLISHED, **{head: _published(name, memory, head) for head in HEADS}})
         for variant in variants(BENCHMARKS[name]):
             cells = {head: _summary(found.get((name, memory, variant, head))) for head in HEADS}
             if any(cells.values()):

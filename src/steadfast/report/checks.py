@@ -77,8 +77,7 @@ def _near(value: Any, wanted: float) -> bool:
 def features(record: dict[str, Any]) -> dict[str, Any]:
     """The record of a feature figure, if it can be drawn: two heads, each with frames of finite numbers."""
     try:
-        if record["format"] != 1:
-            raise BadFile(f"Its format is {record['format']!r}; this steadfast reads format 1: upgrade to read it.")
+        version(record)
         labels, words = record["labels"], (record["dataset"], record["start"], record["add"])
         sound = bool(labels) and bool(record["heads"]) and None not in words and all(
             isinstance(head["title"], str) and bool(head["frames"]) and all(

@@ -6,7 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from ..beyond import HEADS
+from ..beyond import HEADS, PUBLISHED, VARIANTS
 from .tables import Entry, Part, signed
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ EXPLAINED = (
 
 
 def markdown(report: Report) -> str:
-    """Everything but the pictures and the runs."""
+    """Everything but the pictures."""
     lines = ["# steadfast: the paper, and ours", ""]
     if report.empty:
         lines += ["No runs yet. Try `steadfast run split-mnist --memory 100`, then `steadfast report` again.", ""]
@@ -28,14 +28,17 @@ def markdown(report: Report) -> str:
         mark = f" ({chapter.edition.mark})" if chapter.edition.mark else ""
         count = chapter.tally
         lines += [
-            f"{len(chapter.edition.runs)} runs{mark}; {count.run} of {count.cells} cells run; of {count.judged} with "
-            f"two seeds or more, the paper's number lies inside our interval in {count.inside}.", "", EXPLAINED, "",
+            f"{len(chapter.edition.runs)} runs{mark}; {count.run} of {count.cells} cells run; "
+            + (f"of {count.judged} with two seeds or more, the paper's number lies inside our interval in "
+               f"{count.inside}." if count.judged else "none with two seeds, so nothing can be judged yet."),
+            "", EXPLAINED, "",
         ]
         for table in chapter.tables:
             lines += [f"## {table.title}{mark}", ""]
             for part in table.parts:
                 lines += [f"### {part.caption}{mark}", "", *_markdown_part(part), ""]
         lines += [*_markdown_claims(chapter, mark), *_markdown_questions(chapter, mark), *_markdown_ablation(chapter)]
+        lines += _markdown_runs(chapter, mark)
     if report.found.left_out:
         lines += ["## Records that did not count", ""]
         lines += [f"- {_cell(each.name)}: {_cell(each.reason)}" for each in report.found.left_out] + [""]
@@ -52,6 +55,14 @@ def _markdown_part(part: Part) -> list[str]:
         ]
         lines.append("| " + " | ".join(map(_cell, words)) + " |")
     return lines
+
+
+def _markdown_runs(chapter: Chapter, mark: str) -> list[str]:
+    lines = [f"## The runs{mark}", "", "| accuracy | command | minutes | made with |", "|--:|---|--:|---|"]
+    for run in (run for runs in chapter.edition.alike for run in runs):
+        words = [f"{run.accuracy:.2f}", f"`{run.config.command()}`", f"{run.seconds / 60:.0f}", run.made_with()]
+        lines.append("| " + " | ".join(map(_cell, words)) + " |")
+    return [*lines, ""]
 
 
 def _markdown_claims(chapter: Chapter, mark: str) -> list[str]:
@@ -95,8 +106,10 @@ def ablation_table(chapter: Chapter) -> list[str]:
     """The lines of the ablation's table: a row an option, a column a head."""
     lines = [f"| benchmark | memory | replay | {' | '.join(HEADS)} |", "|---|--:|---|" + "--:|" * len(HEADS)]
     for row in chapter.ablation:
-        cells = ["not run" if row[head] is None else _ablation_cell(row[head]) for head in HEADS]
-        lines.append(f"| {row['benchmark']} | {row['memory']} | {row['variant']} | {' | '.join(cells)} |")
+        missing = "none" if row["variant"] == PUBLISHED else "not run"
+        cells = [missing if row[head] is None else _ablation_cell(row[head]) for head in HEADS]
+        lines.append(f"| {row['benchmark']} | {row['memory']} | {VARIANTS.get(row['variant'], row['variant'])} | "
+                     f"{' | '.join(cells)} |")
     return lines
 
 
@@ -119,7 +132,8 @@ def csv_text(report: Report) -> str:
                 cell, ours = entry.cell, entry.ours
                 writer.writerow(["" if value is None else value for value in (
                     chapter.edition.mark or "full", table.name, cell.row, cell.benchmark, cell.memory, cell.slots,
-                    cell.mean, cell.std, ours and ours.estimate, entry.std, ours and ours.low, ours and ours.high,
+                    cell.mean, cell.std, ours and ours.estimate, entry.std if len(entry.runs) > 1 else None,
+                    ours and ours.low, ours and ours.high,
                     len(entry.runs), entry.difference, entry.outside, " ".join(run.hash for run in entry.runs),
                 )])
     return buffer.getvalue()

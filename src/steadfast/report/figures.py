@@ -45,9 +45,10 @@ def evolution(edition: Edition) -> list[Picture]:
             shown = [entry for entry in here if entry.cell.memory in (None, memory)]
             title = benchmark + (f", memory {memory}" if memory else "")
             caption = f"{title}: average accuracy after each task" + (f" ({edition.mark})" if edition.mark else "")
+            name = f"{'quick-' * edition.quick}evolution-{benchmark}-{memory or 0}"
             with rc_context(STYLE):
                 figure = _evolution(title + (f"\n{edition.mark}" if edition.mark else ""), shown)
-                pictures.append(Picture(caption, inline(figure, f"evolution-{benchmark}-{memory or 0}", caption)))
+                pictures.append(Picture(caption, inline(figure, name, caption)))
     return pictures
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 
 from .. import __version__, beyond, files
+from ..config import Config
 from . import exports, figures, records
 from .claims import Claim, claims
 from .editions import Edition, editions
@@ -22,7 +23,7 @@ from .tables import Table, Tally, signed, tables, tally
 Tell = Callable[[str], None]
 FIRST_STEPS = (
     ("steadfast run split-mnist --memory 100", "one run of the paper's method, some ten minutes on one core"),
-    ("steadfast reproduce all --quick", "the whole sweep scaled down, for a laptop lunch"),
+    ("steadfast reproduce all --quick", "the whole sweep scaled down, an hour or two on two cores"),
     ("steadfast reproduce table1 --benchmark split-mnist --seeds 3", "a column of Table 1 as the paper ran it"),
     ("steadfast report", "then this page again"),
 )
@@ -97,6 +98,7 @@ def page(report: Report) -> str:
     environment.filters |= {"signed": signed, "duration": duration, "slug": slug}
     return environment.get_template("report.html").render(
         report=report, version=__version__, first_steps=FIRST_STEPS, group_title=group_title, heads=beyond.HEADS,
+        variants=beyond.VARIANTS,
     )
 
 
@@ -106,7 +108,14 @@ def group_title(runs: tuple[Record, ...]) -> str:
     words = [config.benchmark, f"{config.method} + {config.head}"]
     words += [f"loss over {config.over}"] if config.over else []
     words += [f"M={config.memory}"] if config.memory else []
-    return ", ".join([*words, f"K={config.slots}"])
+    words += [f"K={config.slots}"]
+    said = {"benchmark", "method", "head", "over", "memory", "slots", "seed", "quick"}
+    plain = Config(config.benchmark, method=config.method, head=config.head, memory=config.memory).resolved().to_json()
+    for name, value in config.to_json().items():
+        if name not in said and plain.get(name) != value:
+            name = name.replace("_", " ")
+            words.append(name if value is True else f"{name} {value}")
+    return ", ".join(words)
 
 
 def duration(seconds: float) -> str:

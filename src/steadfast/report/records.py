@@ -104,7 +104,12 @@ def read(folder: Path) -> Records:
         try:
             content = _content(path)
             if content.get("kind") == "features":
-                features.append(checks.features(content))
+                drawn = checks.features(content)
+                twin = next((each for each in features if _figure(each) == _figure(drawn)), None)
+                if twin is None:
+                    features.append(drawn)
+                else:
+                    left_out.append(LeftOut(name, "A second record of one feature figure; drawn once."))
                 continue
             record = checked(name, content)
         except SteadfastError as error:
@@ -116,6 +121,11 @@ def read(folder: Path) -> Records:
             reason = "with the same accuracies" if same else "with other accuracies: see which one to trust"
             left_out.append(LeftOut(name, f"A second record of the run in {first.name}, {reason}; counted once."))
     return Records(tuple(runs.values()), tuple(left_out), tuple(features))
+
+
+def _figure(record: dict[str, Any]) -> list[Any]:
+    """What tells two feature figures apart."""
+    return [record.get(key) for key in ("dataset", "start", "add", "seed", "epochs", "memory", "quick")]
 
 
 def _plain(reason: str, path: Path) -> str:

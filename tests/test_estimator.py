@@ -19,6 +19,7 @@ import steadfast
 from steadfast import IncrementalClassifier
 from steadfast.errors import BadConfig, BadInput, LossNotFinite
 from steadfast.estimator.model import Model
+from steadfast.training import Watcher
 
 torch.set_num_threads(1)
 
@@ -131,6 +132,42 @@ def test_labels_come_back_as_they_were_given():
     assert small(epochs=1).fit(X, torch.tensor(y)).classes_.tolist() == [0, 1]
 
 
+def test_a_rate_epochs_and_a_batch_that_are_set_later_are_used(three):
+    clf = copy.deepcopy(three)
+    steps = []
+    clf.set_params(lr=0.01, epochs=2, batch=10)
+    clf.partial_fit(blobs([3])[0], ["dog"] * 40, watcher=Watcher(step=steps.append))
+    assert steps == 2 * [5, 5, 5, 5, 5, 5, 5, 1], "two passes over 36 samples, half a batch of 10 at a time"
+    assert clf.model_.history[-1]["epochs"] == 2
+    assert clf.model_.method.optimizer.param_groups[0]["lr"] == 0.01 and clf.model_.config.batch == 10
+    assert three.model_.method.optimizer.param_groups[0]["lr"] == 0.001
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"slots": 20}, {"head": "expanding"}, {"backbone": "lenet"}, {"memory": 300}, {"policy": "herding"},
+     {"recipe": "paper"}, {"held_back": 0.3}, {"normalise": (0.0, 1.0)}, {"random_state": 5}, {"image_size": 9}],
+    ids=str,
+)
+def test_a_parameter_that_cannot_change_any_more_is_refused_and_fit_starts_anew_with_it(three, changes):
+    clf, before = copy.deepcopy(three), fingerprint(three)
+    clf.set_params(**changes)
+    with pytest.raises(BadConfig, match=f"{next(iter(changes))} cannot change: the model has begun with"):
+        clf.partial_fit(blobs([3])[0], ["dog"] * 40)
+    assert fingerprint(clf) == before
+    if changes != {"backbone": "lenet"}:  # which is for images
+        X, y = blobs([0, 1, 2])
+        clf.set_params(epochs=1).fit(X, y).partial_fit(X, y)
+
+
+def test_another_network_cannot_be_put_in_place_of_the_first():
+    X, y = blobs([0, 1])
+    clf = small(backbone=torch.nn.Sequential(torch.nn.Linear(5, 16)), epochs=1).fit(X, y)
+    clf.set_params(backbone=torch.nn.Sequential(torch.nn.Linear(5, 32)))
+    with pytest.raises(BadConfig, match="backbone cannot change"):
+        clf.partial_fit(X, y)
+
+
 def test_probabilities_are_in_the_order_of_the_classes(three):
     X, _ = blobs([0, 1, 2], seed=3)
     found = three.predict_proba(X)
@@ -194,6 +231,27 @@ def test_sizes_may_mix_in_a_list_and_grey_among_colour_is_taken_as_grey_colour(s
     assert clf.model_.learner.shape == (3, 8, 8)
     mixed = small(backbone="lenet", epochs=1).fit([tall, grey], ["a", "b"])
     assert mixed.model_.learner.shape == (3, 64, 64)
+
+
+@pytest.mark.parametrize("given", [8, np.int64(8), (8, 10), [8, 10]], ids=str)
+def test_whole_arrays_are_resized_wherever_a_size_was_asked_for(given):
+    X, y = pictures(12)
+    clf = small(backbone="lenet", epochs=1, image_size=given).fit(X, y)
+    assert clf.model_.learner.shape[1] == 8
+    assert np.array_equal(clf.predict(X), clf.predict(list(X)))
+    assert np.array_equal(clf.partial_fit(X, y).embed(X), clf.embed(list(X)))
+
+
+@pytest.mark.parametrize("wrong", [0, 8.5, "big", (8,), (8, "b")], ids=str)
+def test_an_image_size_that_cannot_be_is_refused(wrong):
+    with pytest.raises(BadConfig, match="image_size is"):
+        small(backbone="lenet", image_size=wrong).fit(*pictures(4))
+
+
+def test_a_whole_array_is_taken_as_it_is_however_large():
+    X, y = pictures(4, size=100)
+    assert small(backbone="lenet", epochs=1).fit(X, y).model_.learner.shape == (3, 100, 100)
+    assert small(backbone="lenet", epochs=1).fit(list(X), y).model_.learner.shape == (3, 64, 64)
 
 
 def test_a_grey_model_refuses_colour_but_takes_grey_files():
@@ -288,6 +346,11 @@ def test_a_loss_that_explodes_is_an_error_that_names_the_rate(three):
         ({"slots": 0}, "slots"),
         ({"lr": -1}, "lr"),
         ({"held_back": 1.5}, "held_back"),
+        ({"held_back": "some"}, "held_back"),
+        ({"slots": 5.5}, "slots is 5.5"),
+        ({"epochs": 2.5}, "epochs is 2.5"),
+        ({"memory": "200"}, "memory is '200'"),
+        ({"lr": float("nan")}, "lr is nan"),
         ({"augment": "shift"}, "for images"),
         ({"backbone": "lenet"}, "mlp"),
         ({"memory": 2, "held_back": 0}, "memory of 2"),

@@ -1,5 +1,6 @@
 """Saving and loading a model: whole or not at all, and nothing that a file says is believed."""
 
+import copy
 import json
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from steadfast import IncrementalClassifier, files
-from steadfast.errors import BadConfig, BadFile
+from steadfast.errors import BadConfig, BadFile, NewerFile
 from steadfast.estimator.model_files import NAME
 
 
@@ -65,6 +66,32 @@ def test_images_a_forgotten_class_and_a_pair_of_sizes_survive(tmp_path):
     assert np.array_equal(loaded.embed(X), clf.embed(X))
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor, lambda part: np.asarray(part, dtype=np.float32)])
+def test_parameters_that_are_numpys_or_torchs_are_saved(kind, tmp_path):
+    X, y = vectors([0, 1])
+    clf = IncrementalClassifier(
+        slots=np.int64(5), memory=np.int32(40), epochs=np.int64(2), batch=np.int16(16), lr=np.float32(0.001),
+        held_back=np.float64(0.1), random_state=np.int64(3), normalise=(kind(X.mean(0)), kind(X.std(0))),
+    ).fit(X, y)
+    clf.save(tmp_path)
+    loaded = IncrementalClassifier.load(tmp_path)
+    assert np.array_equal(loaded.embed(X), clf.embed(X)) and loaded.slots == 5 and loaded.random_state == 3
+    plain = IncrementalClassifier(
+        slots=5, memory=40, epochs=2, batch=16, lr=float(np.float32(0.001)), random_state=3,
+        normalise=tuple(kind(part).tolist() for part in (X.mean(0), X.std(0))),
+    ).fit(X, y)
+    assert np.array_equal(plain.embed(X), clf.embed(X)), "the same values make the same model"
+
+
+def test_what_is_saved_is_what_the_model_is(taught, tmp_path):
+    clf = copy.deepcopy(taught).set_params(slots=50)
+    with pytest.raises(BadConfig, match="slots cannot change: the model has begun with slots=8"):
+        clf.save(tmp_path)
+    clf.set_params(slots=8, lr=0.005).save(tmp_path)
+    loaded = IncrementalClassifier.load(tmp_path)
+    assert loaded.lr == loaded.model_.config.lr == 0.005
+
+
 def test_a_network_of_ones_own_is_asked_for(tmp_path):
     def network():
         return torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU())
@@ -75,8 +102,14 @@ def test_a_network_of_ones_own_is_asked_for(tmp_path):
     with pytest.raises(BadConfig, match="network of its own"):
         IncrementalClassifier.load(tmp_path)
     assert np.array_equal(IncrementalClassifier.load(tmp_path, backbone=network()).embed(X), clf.embed(X))
-    with pytest.raises(BadFile):
-        IncrementalClassifier.load(tmp_path, backbone=torch.nn.Linear(5, 3))
+    for wrong, message in ((torch.nn.Linear(5, 3), "backbone is a Linear"), (torch.nn.Linear(9, 3), "inputs of shape")):
+        with pytest.raises(BadConfig, match=message):  # the caller's fault, not the file's
+            IncrementalClassifier.load(tmp_path, backbone=wrong)
+
+
+def test_a_network_for_a_model_that_has_one_by_name_is_refused(saved):
+    with pytest.raises(BadConfig, match="leave it out"):
+        IncrementalClassifier.load(saved, backbone=torch.nn.Linear(5, 16))
 
 
 def test_a_save_cut_off_in_the_middle_leaves_the_old_model(taught, saved, monkeypatch):
@@ -148,6 +181,20 @@ def claim(path, **changes):
         {"shape": "abc"},
         {"share": 5},
         {"parameters__tomorrow": 1},
+        {"parameters__slots": 5},
+        {"parameters__memory": 61},
+        {"parameters__batch": 10**6},
+        {"parameters__epochs": 1},
+        {"parameters__lr": 1.0},
+        {"parameters__held_back": 0.5},
+        {"parameters__head": "expanding"},
+        {"parameters__recipe": "paper"},
+        {"parameters__backbone": "resnet20"},
+        {"parameters__normalise": [0.0, 1.0]},
+        {"config__lr": 0.5},
+        {"config__batch": 64},
+        {"position__rates": [0.5]},
+        {"own_backbone": ["a", "list"]},
         {"labels": {"slots": [[0, 0], [1, 0]], "used": 2, "freed": []}},
         {"labels": {"slots": [[0, 0], ["one", 1], [2, 2]], "used": 3, "freed": []}},
         {"labels": {"slots": [[[], 0]], "used": 1, "freed": []}},
@@ -164,6 +211,24 @@ def claim(path, **changes):
 def test_a_hostile_file_is_refused_before_anything_large_is_built(saved, changes):
     claim(saved, **changes)
     with pytest.raises(BadFile):
+        IncrementalClassifier.load(saved)
+
+
+def test_a_newer_format_is_told_from_a_damaged_file(saved):
+    claim(saved, model_format=2)
+    with pytest.raises(NewerFile, match="upgrade"):
+        IncrementalClassifier.load(saved)
+    claim(saved, model_format="one")
+    with pytest.raises(BadFile, match="no steadfast has written"):
+        IncrementalClassifier.load(saved)
+
+
+@pytest.mark.parametrize("name", ["learner.backbone.linear1.weight", "method.memory.images", "held.notes.stored"])
+def test_values_that_are_not_finite_are_refused(saved, name):
+    tensors, state = files.read_tensors(saved / NAME)
+    tensors[name].view(-1)[3] = float("nan")
+    files.write_tensors(saved / NAME, tensors, state)
+    with pytest.raises(BadFile, match=f"NaN or infinite values in {name}"):
         IncrementalClassifier.load(saved)
 
 

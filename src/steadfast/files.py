@@ -64,9 +64,11 @@ def dumps(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """As JSON can hold it: keys are strings, tuples are lists, and a number that is not finite is None."""
+    """As JSON can hold it: keys are strings, tuples and arrays are lists, and a number that is not finite is None."""
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
+    if hasattr(value, "tolist"):  # numpy's and torch's arrays and numbers
+        return plain(value.tolist())
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,7 +3,8 @@
 What is done to it, always the same way:
 - Two dimensions are vectors. Everything else is images.
 - Whole arrays of images are (n, h, w), (n, h, w, c) or (n, c, h, w) with 1 or 3 channels: whole numbers of 0..255,
-  fractions of 0..1, or booleans. They must have the model's size.
+  fractions of 0..1, or booleans. They must have the model's size, unless an `image_size` was asked for: then they are
+  treated as a list.
 - Lists of images (arrays, PIL images, paths) may mix sizes: each is scaled to cover the model's size and cropped in
   the middle. PIL images and files are read as RGB, turned as their EXIF says.
 - A model's size and channels are those of its first batch. Grey images are repeated over the channels of a colour
@@ -13,6 +14,7 @@ What is done to it, always the same way:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +46,13 @@ def images(X: Any, shape: Shape | None, size: int | tuple[int, int] | None = Non
     pixels = _bytes(_channels_last(_numpy(X), channels_first=isinstance(X, Tensor)), "the images")  # (n, h, w, c)
     if not len(pixels):
         raise BadInput("The batch is empty: give at least one image.")
-    if shape is None and size is not None and _pair(size) != pixels.shape[1:3]:
+    if size is not None and pixels.shape[1:3] != (shape[1:] if shape else pair(size)):
         return _stack([Image.fromarray(p.squeeze(-1) if p.shape[-1] == 1 else p) for p in pixels], shape, size)
     if shape is not None:
         if pixels.shape[1:3] != shape[1:]:
             raise BadInput(
                 f"The images are {_by(pixels.shape[1:3])} pixels, but the model learned from {_by(shape[1:])}: "
-                f"resize them, or give a list of images, which are resized one by one."
+                f"resize them, give a list of images, which are resized one by one, or begin with an image_size."
             )
         pixels = _fit_channels(pixels, shape[0])
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
@@ -142,7 +144,7 @@ def _first_shape(pictures: Sequence[Image.Image], size: int | tuple[int, int] | 
 def first_size(sizes: set[tuple[int, int]], size: int | tuple[int, int] | None) -> tuple[int, int]:
     """The (height, width) of a new model: as asked for, or of images that are all of one (width, height), or USUAL."""
     if size is not None:
-        return _pair(size)
+        return pair(size)
     (width, height), *others = sizes
     return (USUAL, USUAL) if others or max(width, height) > LARGEST else (height, width)
 
@@ -153,9 +155,12 @@ def _upright(picture: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(picture).convert("RGB")
 
 
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    height, width = (size, size) if isinstance(size, int) else size
-    return int(height), int(width)
+def pair(size: Any) -> tuple[int, int]:
+    """An image size as (height, width), both above 0."""
+    sides = [size] * 2 if isinstance(size, Integral) else list(size) if isinstance(size, list | tuple) else []
+    if len(sides) != 2 or not all(isinstance(side, Integral) and side > 0 for side in sides):
+        raise BadConfig(f"image_size is {size!r}; it is a whole number of pixels, or (height, width).")
+    return int(sides[0]), int(sides[1])
 
 
 def _is_list(X: Any) -> bool:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from .. import experiment, inputs, performance
-from ..benchmarks import Benchmark
-from ..config import Config
 from ..errors import BadConfig
 from ..training import Watcher
-from . import labels, stability
+from . import labels, settings, stability
 from .model import Model, assemble
 
 
@@ -109,6 +105,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     ) -> IncrementalClassifier:
         """Learn more: new classes, more samples of old ones, or both. An error leaves the model as it was.
 
+        `lr`, `epochs` and `batch` may be changed with `set_params` before it; another parameter that has changed is
+        refused, since the model is built of it already (`fit` starts anew with it).
         `classes` need not be announced; it is there because scikit-learn's callers may pass it.
         """
         return self._teach(X, y, getattr(self, "model_", None), watcher)
@@ -117,9 +115,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         attributes = dict(vars(self))
         try:
             performance.keep_freed_memory()
+            after = None if before is None else before.copy()
+            if after is not None:
+                settings.follow(self, after)
             data = self._read(X, before)
             names = labels.read(y, len(data))
-            after = self._begin(data) if before is None else before.copy()
+            after = after or self._begin(data)
             after.teach(data, names, watcher)
             self.stability_ = stability.measure(before, after)
             after.history[-1]["stability"] = self.stability_.to_json()
@@ -131,45 +132,17 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
 
     def _begin(self, data: Tensor) -> Model:
         image = data.ndim == 4
-        backbone = self.backbone
-        if isinstance(backbone, str) and backbone == "auto":
-            backbone = "resnet20" if image else "mlp"
-        config = self._config(backbone, image)
-        epochs = None if self.epochs == "auto" else config.epochs
+        config = settings.config(self, image)
         if isinstance(self.normalise, str) and self.normalise == "auto":
             mean, std = inputs.statistics(data)
         else:
             mean, std = inputs.given_statistics(self.normalise, data.shape[1])
-        return assemble(
-            config, backbone, tuple(data.shape[1:]), mean, std, held=self._held(), share=self.held_back,
-            epochs=epochs, device=experiment.choose_device(self.device),
+        model = assemble(
+            config, settings.backbone(self, image), tuple(data.shape[1:]), mean, std, held=settings.held(self),
+            share=float(self.held_back), epochs=settings.epochs(self), device=experiment.choose_device(self.device),
         )
-
-    def _config(self, backbone: str | nn.Module, image: bool) -> Config:
-        """A run's config, filled in and checked as a run's is: one's own data are a benchmark without a name."""
-        if not 0 <= self.held_back < 1:
-            raise BadConfig(f"held_back is {self.held_back}; it is a share of the memory, 0 to below 1 (usually 0.1).")
-        if isinstance(self.epochs, str) and self.epochs != "auto":
-            raise BadConfig(f"epochs is {self.epochs!r}; it is 'auto' or a whole number.")
-        if self.augment not in ("auto", "none") and not image:
-            raise BadConfig(f"augment is {self.augment!r}, which is for images; vectors are learned as they are.")
-        augment = ("shift" if image else "none") if self.augment == "auto" else self.augment
-        name = backbone if isinstance(backbone, str) else "mlp"  # a network of one's own has no name; not used then
-        kept = self.memory - self._held()
-        own = Benchmark("own data", "own data", "split", 1, 1, name, 1, kept, augment=augment, shift=augment)
-        seed = self.random_state
-        if not isinstance(seed, int):
-            seed = int(check_random_state(seed).randint(2**31))
-        config = Config(
-            own.name, head=self.head, slots=self.slots, memory=kept, policy=self.policy, backbone=name,
-            epochs=None if self.epochs == "auto" else int(self.epochs), batch=self.batch, optimizer=self.optimizer,
-            lr=self.lr, seed=seed, augment=augment, recipe=self.recipe,
-        ).resolved(own)
-        distill = config.distill if self.distill is None else self.distill  # after the recipe, so that "none" is kept
-        return replace(config, distill=distill, distill_weight=self.distill_weight).resolved(own)
-
-    def _held(self) -> int:
-        return int(self.memory * self.held_back)
+        model.given = settings.given(self)
+        return model
 
     # Using.
 
@@ -234,6 +207,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         from . import model_files
 
         check_is_fitted(self, "model_")
+        settings.follow(self, self.model_)
         return model_files.save(self, Path(folder))
 
     def export(self, path: str | os.PathLike[str]) -> Path:

@@ -42,6 +42,7 @@ class Model:
     share: float  # of a class's new samples that may be held back
     epochs: int | None = None  # a batch; None for as many as make UPDATES
     taught: int = 0  # batches so far
+    given: dict[str, Any] = field(default_factory=dict)  # the estimator's parameters that it was begun with
     history: list[dict[str, Any]] = field(default_factory=list)  # one record a batch
 
     @property
@@ -86,6 +87,13 @@ class Model:
             "seconds": round(time.perf_counter() - began, 3), "held_back": len(self.held),
             "accuracy": None if math.isnan(accuracy) else accuracy,
         })
+
+    def retune(self, config: Config, epochs: int | None) -> None:
+        """From the next batch on with this config, which differs in no more than lr, epochs and batch."""
+        self.config = self.method.config = config
+        self.epochs = epochs
+        for group in self.method.optimizer.param_groups:
+            group["lr"] = config.lr
 
     def trainer(self, tasks: tuple[Task, ...] = (), size: int = 0, watcher: Watcher | None = None) -> Trainer:
         """The loop of a run, over these tasks; without any it is what saves and loads."""

@@ -6,17 +6,22 @@ anything of that size is built; a name in it is looked up, never imported or fet
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from .. import __version__, backbones, experiment, files
+from .. import __version__, backbones, experiment, files, inputs
 from ..benchmarks import Benchmark
 from ..config import Config
-from ..errors import BadConfig, BadFile
+from ..errors import BadConfig, BadFile, NewerFile
+from ..learner import Learner
+from . import settings
 from .labels import Labels
 from .model import Model, assemble
 from .stability import Stability
@@ -31,17 +36,15 @@ PLAIN_TIMM = re.compile(r"timm:[A-Za-z0-9_.]+")  # no hub, no folder: nothing is
 
 
 def save(estimator: IncrementalClassifier, folder: Path) -> Path:
-    """The estimator's parameters and everything it learned, into `folder`; returns the file."""
+    """The model's parameters and everything it learned, into `folder`; returns the file."""
     model: Model = estimator.model_
     tensors, position = model.trainer().state()
     tensors |= {"normalise.shift": model.learner.shift, "normalise.scale": model.learner.scale}
     tensors |= {f"held.{k}": v for k, v in model.held.state().items()}
-    elsewhere = ("backbone", "random_state", "device")
-    parameters = {k: v for k, v in estimator.get_params(deep=False).items() if k not in elsewhere}
     own = not isinstance(estimator.backbone, str)
     state = {
         "kind": KIND, "model_format": FORMAT, "steadfast": __version__,
-        "parameters": {**parameters, "backbone": None if own else estimator.backbone},
+        "parameters": {**model.given, "backbone": None if own else estimator.backbone},
         "config": model.config.to_json(), "own_backbone": type(estimator.backbone).__name__ if own else None,
         "shape": list(model.learner.shape), "labels": model.labels.to_json(), "epochs": model.epochs,
         "share": model.share, "taught": model.taught, "history": model.history, "position": position,
@@ -63,24 +66,23 @@ def load(
     tensors, state = files.read_tensors(path)
     if not isinstance(state, dict) or state.get("kind") != KIND:
         raise BadFile(f"{path} holds no model of IncrementalClassifier.")
-    if state.get("model_format") != FORMAT:
-        raise BadFile(
-            f"{path} has model format {state.get('model_format')!r}, written by steadfast {state.get('steadfast')}; "
-            f"this is {__version__}, which reads format {FORMAT}: upgrade to read it."
-        )
-    if state.get("own_backbone") and backbone is None:
-        raise BadConfig(
-            f"The model in {folder} has a network of its own ({state['own_backbone']}): "
-            f"give one like it, load(folder, backbone=network), to receive the weights."
-        )
+    _check_format(path, state)
     where = experiment.choose_device(device)
-    try:
-        model = _model(tensors, state, backbone, where)
+    with _its_own_fault(path):
+        shape, own = _shape(state["shape"]), state["own_backbone"]
+        if not (own is None or isinstance(own, str)):
+            raise ValueError(f"a network called {own!r}")
+    _check_network(folder, tensors, backbone, own, shape)
+    with _its_own_fault(path):
+        _check_finite(tensors)
+        model = _model(tensors, state, shape, backbone, where)
         estimator = cls(**{**state["parameters"], "backbone": backbone or state["parameters"]["backbone"]})
         estimator.set_params(random_state=model.config.seed, device=device)
         for pair in ("image_size", "normalise"):  # JSON knows no tuples
             if isinstance(value := getattr(estimator, pair), list):
                 estimator.set_params(**{pair: tuple(value)})
+        _check_parameters(estimator, model)
+        model.given = settings.given(estimator)
         estimator.model_, estimator.classes_ = model, model.labels.classes()
         estimator.stability_ = Stability.from_json(state["stability"])
         if state["features"] is not None:
@@ -89,18 +91,26 @@ def load(
             import numpy as np
 
             estimator.feature_names_in_ = np.array(state["feature_names"], dtype=object)
-        return estimator
-    except Exception as error:  # a file can be wrong in any way, and all of them are the file's fault
+    return estimator
+
+
+@contextmanager
+def _its_own_fault(path: Path) -> Iterator[None]:
+    """A file can be wrong in any way, and within this all of them are the file's fault."""
+    try:
+        yield
+    except Exception as error:
         raise BadFile(f"{path} is not a model that can be read: {type(error).__name__}: {error}") from error
 
 
 def _model(
-    tensors: dict[str, Tensor], state: dict[str, Any], backbone: nn.Module | None, device: torch.device
+    tensors: dict[str, Tensor], state: dict[str, Any], shape: tuple[int, ...], backbone: nn.Module | None,
+    device: torch.device,
 ) -> Model:
     config = Config.from_json(state["config"])
     assert config.backbone and config.memory is not None
     config = config.resolved(Benchmark(config.benchmark, "own data", "split", 1, 1, config.backbone, 1, config.memory))
-    shape, epochs = _shape(state["shape"]), state["epochs"]
+    epochs = state["epochs"]
     if config.method != "replay" or not (epochs is None or (type(epochs) is int and epochs > 0)):
         raise ValueError("its training is of no kind that is known")
     name: str | nn.Module = backbone if backbone is not None else _known_backbone(config.backbone)
@@ -115,10 +125,7 @@ def _model(
     _check_memory(memory, config.memory, shape, config.slots)
     _check_memory(held, len(held["images"]), shape, config.slots)
     with torch.device("meta"):  # of any size, it costs nothing
-        network = backbones.build(name, shape) if isinstance(name, str) else None
-    if network is not None:
-        wanted = {f"learner.backbone.{k}": v.shape for k, v in network.state_dict().items()}
-        if any(k not in tensors or tensors[k].shape != s for k, s in wanted.items()):
+        if isinstance(name, str) and not _fits(backbones.build(name, shape), tensors):
             raise ValueError(f"its weights are not those of a {name}")
     if sum(t.numel() for k, t in tensors.items() if k.startswith("learner.head.")) < config.slots.bit_length():
         raise ValueError(f"its weights do not make a head of {config.slots} slots")
@@ -140,6 +147,64 @@ def _model(
     if sorted(model.labels.slots.values()) != model.learner.head.seen.tolist():
         raise ValueError("its labels and its head disagree on the slots in use")
     return model
+
+
+def _check_format(path: Path, state: dict[str, Any]) -> None:
+    seen = state.get("model_format")
+    if seen == FORMAT:
+        return
+    text = f"{path} has model format {seen!r}, written by steadfast {state.get('steadfast')}; this is {__version__}"
+    if isinstance(seen, int) and seen > FORMAT:
+        raise NewerFile(f"{text}, which reads format {FORMAT}: upgrade to read it.")
+    raise BadFile(f"{text}, and no steadfast has written such a format.")
+
+
+def _check_network(
+    folder: Path, tensors: dict[str, Tensor], backbone: nn.Module | None, own: str | None, shape: tuple[int, ...]
+) -> None:
+    """What is wrong with the network that the caller gives is no fault of the file's."""
+    if backbone is None:
+        if own is not None:
+            raise BadConfig(
+                f"The model in {folder} has a network of its own ({own}): "
+                f"give one like it, load(folder, backbone=network), to receive the weights."
+            )
+        return
+    if own is None:
+        raise BadConfig(f"backbone is a {type(backbone).__name__}, but the model in {folder} needs none: leave it out.")
+    if not _fits(backbones.build(copy.deepcopy(backbone), shape), tensors):
+        raise BadConfig(
+            f"backbone is a {type(backbone).__name__} whose weights are not named or shaped as those of the {own} in "
+            f"{folder}: give a network built as that one was."
+        )
+
+
+def _fits(network: nn.Module, tensors: dict[str, Tensor]) -> bool:
+    """Whether the file's weights are those of this network, by their names and shapes."""
+    wanted = {f"learner.backbone.{k}": v.shape for k, v in network.state_dict().items()}
+    return wanted == {k: v.shape for k, v in tensors.items() if k.startswith("learner.backbone.")}
+
+
+def _check_finite(tensors: dict[str, Tensor]) -> None:
+    """Weights and samples; an optimizer's running sums may overflow in training that went well."""
+    for name, tensor in tensors.items():
+        if not name.startswith("optimizer.") and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise ValueError(f"there are NaN or infinite values in {name}")
+
+
+def _check_parameters(estimator: IncrementalClassifier, model: Model) -> None:
+    """The parameters say what the model is: `get_params` and the next batch go by them."""
+    wrong = settings.contradictions(estimator, model)
+    shape, learner = model.learner.shape, model.learner
+    if estimator.image_size is not None and len(shape) == 3 and inputs.pair(estimator.image_size) != shape[1:]:
+        wrong.append(f"image_size is {estimator.image_size} and {shape[1:]}")
+    if estimator.normalise != "auto":
+        mean, std = inputs.given_statistics(estimator.normalise, shape[0])
+        twin = Learner(nn.Identity(), learner.head, shape, mean, std)
+        if not (torch.equal(twin.shift, learner.shift.cpu()) and torch.equal(twin.scale, learner.scale.cpu())):
+            wrong.append("normalise is not what the inputs are normalised with")
+    if wrong:
+        raise ValueError(f"its parameters and its model disagree: {'; '.join(wrong)}")
 
 
 def _known_backbone(name: Any) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +150,31 @@ def test_a_run_on_image_files_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     result = RunFolder(tmp_path / "cut" / config.name).read_result()
     assert result is not None and result["labels"] == ["blackbird", "robin", "wren"]
     assert f"run 'images:{tmp_path}/my birds'" in result["command"] and "images-my-birds-replay" in config.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+def test_a_run_on_image_files_saves_on_ctrl_c_and_leaves_no_process(number: int, tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to the processes that decode as well."""
+    write_pictures(tmp_path / "birds", ("robin", "wren"))
+    words = ["run", f"images:{tmp_path / 'birds'}", "--tasks", "1", "--backbone", "mlp", "--epochs", "10000",
+             "--batch", "4", "--out", str(tmp_path / "runs"), "--device", "cpu", "--threads", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "steadfast", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )
+    try:
+        limit = time.monotonic() + 200
+        while not list(tmp_path.glob("runs/*/metrics.jsonl")) and time.monotonic() < limit:
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.1)
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.kill()
+        _, told = process.communicate(timeout=100)  # it returns when every process that holds stderr has ended
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert "Traceback" not in told
+    assert number == signal.SIGKILL or (process.returncode == 130 and "Stopped and saved" in told), told
 
 
 def test_a_folder_is_a_benchmark_of_its_classes_and_names_the_run(arrays: Path, tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ import copy
 import mmap
 import multiprocessing
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -113,12 +116,27 @@ class Pictures(Stored):
 
     def _begin(self) -> None:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, multiprocessing.get_context("spawn"))
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.workers, spawn, initializer=_serve)
         for rows in self._coming:
             wanted = rows.cpu().numpy()
             future = self._pool.submit(decode, [self.paths[row] for row in wanted], self.shape[1:])
             self._begun.append((wanted, future))
             return
+
+
+def _serve() -> None:
+    """In a process that decodes: it ends with the one it works for, however that ends, and not before.
+
+    A Ctrl-C of the terminal and a SIGTERM of Slurm reach every process; the run still needs its batch to save."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(0)
 
 
 def decode(paths: Sequence[str], shape: tuple[int, ...]) -> np.ndarray:

@@ -376,6 +376,8 @@ def test_forgetting_a_label_frees_its_slot_and_its_memory(three):
     assert "bee" not in clf.predict(X)
     with pytest.raises(BadInput, match="no label 'bee'"):
         clf.forget("bee")
+    with pytest.raises(BadInput, match="one label at a time"):
+        clf.forget(["ant"])
     clf.partial_fit(blobs([4])[0], ["eel"] * 40)
     assert clf.model_.labels.slots["eel"] == 3, "a slot that was never used comes first"
     assert three.classes_.tolist() == ["ant", "bee", "cat"], "the copy was forgotten from, not the original"
@@ -388,6 +390,8 @@ def test_a_full_model_takes_a_forgotten_slot_again():
         clf.partial_fit(blobs([2])[0], [2] * 40)
     clf.forget(0).partial_fit(blobs([2])[0], [2] * 40)
     assert clf.model_.labels.slots == {1: 1, 2: 0}
+    with pytest.raises(BadInput, match="no label True"):
+        clf.forget(True)  # which Python takes for 1
     clf.forget(1).forget(2)
     with pytest.raises(BadConfig, match="forgotten"):
         clf.predict(X)

@@ -203,6 +203,8 @@ def claim(path, **changes):
         {"taught": "many"},
         {"history": 5},
         {"stability": {}},
+        {"stability__recall": "all"},
+        {"stability__classes": [dict.fromkeys(["label", "samples", "moved_since_learned", "recall"], "a")]},
         {"position": {"task": 0, "evil": 1}},
         {"epochs": -3},
     ],

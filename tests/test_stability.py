@@ -63,6 +63,80 @@ def test_when_most_classes_are_stale_the_answer_is_to_rebuild():
     assert measure(after, after).action == "rebuild"
 
 
+def classes_at(degrees, slots, **others):
+    """Still, with one class for each direction: two held-back samples each, stored at one and now at the other."""
+    stored, now = [v for at, _ in degrees for v in around(at)], [v for _, at in degrees for v in around(at)]
+    model = Still(now, stored, [s for s in slots for _ in range(2)], others.pop("tasks"), **others)
+    model.labels = Labels(8, {"abcdefgh"[s]: s for s in slots}, used=len(slots))
+    return model
+
+
+def test_the_fewest_classes_whose_refresh_helps_are_named():
+    """b has moved near to where a was stored, and a to where nothing was; c and d have moved, to no harm."""
+    moves = [(0.0, -40.0), (120.0, 20.0), (180.0, 190.0), (250.0, 240.0)]
+    after = classes_at(moves, range(4), tasks=[0] * 8)
+    found = measure(after, after)
+    assert found.recall == 0.75 and found.recall_refreshed == 1
+    assert found.action == "refresh" and found.refresh == ("b",), "fresh, its own are nearer than the stale ones of a"
+
+
+def test_a_class_of_the_last_batch_is_never_named():
+    """d, just learned, lies where a and b were stored: it is their vectors that are stale, not d's."""
+    moves = [(0.0, 90.0), (2.0, 140.0), (180.0, 180.0), (1.0, 1.0)]
+    after = classes_at(moves, range(4), tasks=[0] * 6 + [1] * 2)
+    found = measure(after, after)
+    lost = {c.label for c in found.classes if c.recall < c.recall_refreshed}
+    assert "d" in lost and found.action == "rebuild" and "stored before this batch" in found.answer
+    assert found.refresh == (), "two of three old classes are more than half"
+
+
+def test_an_unmoved_first_batch_is_kept_exactly_however_near_the_classes_are():
+    from steadfast import IncrementalClassifier
+
+    draw = np.random.RandomState(0)
+    X, y = draw.normal(size=(600, 4)), draw.randint(0, 3, 600)  # nothing to tell them apart by: all is near ties
+    report = IncrementalClassifier(slots=6, memory=500, epochs=2, held_back=0.3).fit(X, y).stability_
+    assert report.recall == report.recall_refreshed < 0.9
+    assert all(c.recall == c.recall_refreshed for c in report.classes)
+
+
+def test_the_answer_says_how_thin_it_is():
+    rows = (ClassStability("a", 3, None, 1.5, 1.0, 1.0), ClassStability("b", 0, None, None, None, None))
+    answer = Stability(rows, None, 1.0, 1.0).answer
+    assert "3 held-back samples, too few" in answer and "Of b there are none" in answer
+    enough = (ClassStability("a", 50, None, 1.5, 1.0, 1.0),)
+    assert Stability(enough, None, 1.0, 1.0).answer.endswith("in a rebuilt index 100.0 %.")
+
+
+def test_forgetting_takes_a_class_out_of_the_report():
+    from steadfast import IncrementalClassifier
+
+    draw = np.random.RandomState(0)
+    y = np.repeat([0, 1, 2], 40)
+    X = draw.normal(scale=5, size=(3, 4))[y] + draw.normal(size=(120, 4))
+    clf = IncrementalClassifier(slots=6, memory=100, epochs=5).partial_fit(X[y < 2], y[y < 2])
+    clf.partial_fit(X[y == 2], y[y == 2])
+    before = {c.label: c for c in clf.stability_.classes}
+    clf.forget(1)
+    after = {c.label: c for c in clf.stability_.classes}
+    assert after.keys() == {0, 2} and after[0].moved == before[0].moved is not None
+    assert after[0].samples == before[0].samples
+    assert "Nothing is left" in clf.forget(0).forget(2).stability_.answer
+
+
+def test_iris_class_by_class_is_advised_as_it_is():
+    """Taught one class and then two, only the first can be stale."""
+    from sklearn.datasets import load_iris
+
+    from steadfast import IncrementalClassifier
+
+    X, y = load_iris(return_X_y=True)
+    clf = IncrementalClassifier(slots=8, memory=100, epochs=10, held_back=0.3, random_state=1)
+    clf.partial_fit(X[y == 0], y[y == 0]).partial_fit(X[y > 0], y[y > 0])
+    assert set(clf.stability_.refresh) <= {0}
+    assert "held-back samples, too few" in clf.stability_.answer
+
+
 def test_without_held_back_samples_nothing_is_claimed():
     empty = SimpleNamespace(held=Memory(0, (2,), "class"), labels=Labels(4, {"a": 0}, used=1), taught=1)
     found = measure(None, empty)

@@ -158,7 +158,7 @@ def _upright(picture: Image.Image) -> Image.Image:
 def pair(size: Any) -> tuple[int, int]:
     """An image size as (height, width), both above 0."""
     sides = [size] * 2 if isinstance(size, Integral) else list(size) if isinstance(size, list | tuple) else []
-    if len(sides) != 2 or not all(isinstance(side, Integral) and side > 0 for side in sides):
+    if len(sides) != 2 or not all(isinstance(side, Integral) and int(side) > 0 for side in sides):
         raise BadConfig(f"image_size is {size!r}; it is a whole number of pixels, or (height, width).")
     return int(sides[0]), int(sides[1])
 

@@ -176,11 +176,14 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         return (F.normalize(embedded, dim=1) if unit else embedded).cpu().numpy()
 
     def forget(self, label: Any) -> IncrementalClassifier:
-        """Unlearn a class: its samples are deleted, its slot is free for another, it is never predicted again."""
+        """Unlearn a class: its samples are deleted, its slot is free for another, it is never predicted again.
+
+        `stability_` is measured again without it, as for an index that its vectors have been taken out of."""
         check_is_fitted(self, "model_")
         after = self.model_.copy()
         after.forget(label)
-        self.model_, self.classes_ = after, after.labels.classes()
+        report = stability.measure_again(self.stability_, after)
+        self.model_, self.classes_, self.stability_ = after, after.labels.classes(), report
         return self
 
     def _embed(self, X: Any) -> tuple[Model, Tensor]:

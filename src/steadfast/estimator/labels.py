@@ -89,7 +89,9 @@ class Labels:
 
     def give_back(self, label: Any) -> int:
         """The label is gone; its slot is free again, and taken again last."""
-        if label not in self.slots:
+        if isinstance(label, list | tuple | set | np.ndarray | Tensor):
+            raise BadInput(f"forget takes one label at a time, not {label!r}: call it for each of them.")
+        if not self.slots or _kind(label) != _kind(next(iter(self.slots))) or label not in self.slots:
             known = ", ".join(repr(each) for each in list(self.slots)[:10])
             raise BadInput(f"There is no label {label!r} to forget; the model knows {known or 'none'}.")
         slot = self.slots.pop(label)

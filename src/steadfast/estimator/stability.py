@@ -8,12 +8,13 @@ Searched by cosine, a sample among all others:
 - recall: queries by the new model among the stored vectors: what a search in the old index finds;
 - recall refreshed: queries by the new model among vectors by the new model: what rebuilding the index would bring.
 
-It is an index of a few thousand samples at most. A larger one of yours will find a little less.
+It is an index of a few thousand samples at most. A larger one of yours will find a little less. Which classes to
+refresh is tried out in it: class by class, until a search finds enough.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,12 +23,13 @@ from torch import Tensor
 
 from ..metrics import degrees
 from .labels import Label
+from .refreshing import Refreshing
 
 if TYPE_CHECKING:
     from .model import Model
 
 TOLERANCE = 0.02  # of recall that an index may lose before it is worth a refresh
-CLASS_TOLERANCE = 0.1  # the same for a class, of which there are few samples
+FEW = round(1 / TOLERANCE)  # held-back samples; with fewer, a single one is more than the tolerance
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,7 @@ class Stability:
     recall_before: float | None  # queries by the model before, in the stored index as far as it went
     recall: float | None
     recall_refreshed: float | None
-
-    @property
-    def refresh(self) -> tuple[Label, ...]:
-        """The classes whose stored vectors cost recall."""
-        return tuple(
-            c.label for c in self.classes
-            if c.recall is not None and c.recall_refreshed is not None
-            and c.recall_refreshed - c.recall > CLASS_TOLERANCE
-        )
+    refresh: tuple[Label, ...] = ()  # the fewest classes whose refresh is nearly as good as rebuilding, if they are few
 
     @property
     def action(self) -> str:
@@ -67,19 +61,30 @@ class Stability:
             return "unknown"
         if self.recall_refreshed - self.recall <= TOLERANCE:
             return "keep"
-        return "refresh" if 0 < len(self.refresh) <= len(self.classes) / 2 else "rebuild"
+        return "refresh" if self.refresh else "rebuild"
 
     @property
     def answer(self) -> str:
         """What to do with an index of this model's vectors."""
+        if not self.classes:
+            return "Nothing is left to measure: every class has been forgotten."
         if self.action == "unknown":
             return "Not measured: too few held-back samples (of a class of n samples, held_back * n are)."
         found = f"a search finds {_percent(self.recall)}, in a rebuilt index {_percent(self.recall_refreshed)}"
-        if self.action == "keep":
-            return f"Keep the index: {found}."
-        if self.action == "refresh":
-            return f"Refresh these classes: {', '.join(map(str, self.refresh))} ({found})."
-        return f"Rebuild the index: {found}."
+        advice = {
+            "keep": f"Keep the index: {found}.",
+            "refresh": f"Refresh these classes: {', '.join(map(str, self.refresh))} ({found}).",
+            "rebuild": f"Rebuild the index, whatever was stored before this batch: {found}.",
+        }[self.action]
+        return " ".join([advice, *self.doubts])
+
+    @property
+    def doubts(self) -> list[str]:
+        """What the answer does not rest on, a sentence each."""
+        samples, without = sum(c.samples for c in self.classes), [str(c.label) for c in self.classes if not c.samples]
+        thin = f"That is of {samples} held-back samples, too few to be sure of."
+        blind = f"Of {_some(without)} there are none, so nothing is known of {'it' if len(without) == 1 else 'them'}."
+        return [*([thin] if samples < FEW else []), *([blind] if without else [])]
 
     def __str__(self) -> str:
         head = ("class", "samples", "moved", "since learned", "recall", "refreshed")
@@ -101,7 +106,14 @@ class Stability:
     def from_json(cls, values: dict[str, Any]) -> Stability:
         """What `to_json` gave."""
         rows = tuple(ClassStability(**row) for row in values["classes"])
-        return cls(rows, values["recall_before"], values["recall"], values["recall_refreshed"])
+        before, stored, fresh = (values[name] for name in ("recall_before", "recall", "recall_refreshed"))
+        angles = [angle for row in rows for angle in (row.moved, row.moved_since_learned)]
+        shares = [before, stored, fresh, *(share for row in rows for share in (row.recall, row.recall_refreshed))]
+        if not all(_is_number(angle, 180.1) for angle in angles) or not all(_is_number(share, 1) for share in shares):
+            raise ValueError("its stability holds what was never measured")
+        if not all(type(row.samples) is int for row in rows):
+            raise ValueError("its stability counts what cannot be counted")
+        return cls(rows, before, stored, fresh, tuple(values["refresh"]) if values["action"] == "refresh" else ())
 
 
 def measure(before: Model | None, after: Model) -> Stability:
@@ -111,37 +123,58 @@ def measure(before: Model | None, after: Model) -> Stability:
     if not len(held):
         unknown = [ClassStability(label, 0, None, None, None, None) for label in after.labels.slots]
         return Stability(tuple(unknown), None, None, None)
-    stored = F.normalize(held.notes["stored"][: len(held)], dim=1)  # (n, dim)
+    stored = _as_stored(held.notes["stored"][: len(held)])  # (n, dim)
     now = F.normalize(after.embed(images), dim=1)
     old = held.tasks[: len(held)] < after.taught - 1  # known before this batch
-    then = F.normalize(before.embed(images), dim=1) if before is not None else now
     kept, refreshed, kept_slots, kept_old = _remembered(after)
-    all_slots, all_stored = torch.cat([slots, kept_slots]), torch.cat([stored, kept])
+    all_slots, known = torch.cat([slots, kept_slots]), torch.cat([old, kept_old])
+    all_stored, all_fresh = torch.cat([stored, kept]), torch.cat([_as_stored(now), refreshed])
     hits = nearest_is_right(now, all_stored, slots, all_slots)
-    fresh = nearest_is_right(now, torch.cat([now, refreshed]), slots, all_slots)
+    fresh = nearest_is_right(now, all_fresh, slots, all_slots)
     counts = torch.bincount(all_slots, minlength=after.labels.capacity)
+    several = counts[slots] > 1  # a class of one sample has nothing of its own to find
+    then, earlier = None, None
+    if before is not None and bool(old.any()):
+        then = F.normalize(before.embed(images), dim=1)
+        earlier = _share(nearest_is_right(then[old], all_stored[known], slots[old], all_slots[known]))
     rows = []
     for label, slot in after.labels.slots.items():
         mine = slots == slot
-        searched = mine & (counts[slot] > 1)  # a class of one sample has nothing of its own to find
         rows.append(ClassStability(
-            label, int(mine.sum()), _turned(then, now, mine & old), _turned(stored, now, mine),
-            _share(hits[searched]), _share(fresh[searched]),
+            label, int(mine.sum()), None if then is None else _turned(then, now, mine & old),
+            _turned(stored, now, mine), _share(hits[mine & several]), _share(fresh[mine & several]),
         ))
-    several, known = counts[slots] > 1, torch.cat([old, kept_old])
-    earlier = None
-    if bool(old.any()):
-        earlier = _share(nearest_is_right(then[old], all_stored[known], slots[old], all_slots[known]))
-    return Stability(tuple(rows), earlier, _share(hits[several]), _share(fresh[several]))
+    found = Stability(tuple(rows), earlier, _share(hits[several]), _share(fresh[several]))
+    if found.action != "rebuild":
+        return found
+    stale = all_slots[known].unique()
+    trial = Refreshing(now[several], all_stored, all_fresh, slots[several], all_slots, several.nonzero().squeeze(1))
+    chosen = trial.fewest(stale.tolist(), float(fresh[several].double().mean()) - TOLERANCE, len(stale) // 2)
+    names = after.labels.of_slot()
+    return replace(found, refresh=tuple(names[slot] for slot in sorted(chosen)))
+
+
+def measure_again(report: Stability, after: Model) -> Stability:
+    """The report of the last batch for what is left when a class has been forgotten since, and taken from the index."""
+    moved = {c.label: c.moved for c in report.classes}
+    found = measure(None, after)
+    return replace(found, classes=tuple(replace(c, moved=moved.get(c.label)) for c in found.classes))
 
 
 def _remembered(model: Model) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of the memory: the vectors as stored, as they are now, their slots, and which came before the last batch."""
     memory, dim = model.memory, model.held.notes["stored"].shape[1]
     count = len(memory) if "stored" in memory.notes else 0  # of a head too wide they are not kept
-    now = F.normalize(model.embed(memory.images[:count]), dim=1)
-    stored = memory.notes["stored"][:count].to(now.dtype) if count else now.new_zeros(0, dim)
+    now = _as_stored(model.embed(memory.images[:count]))
+    stored = _as_stored(memory.notes["stored"][:count]) if count else now.new_zeros(0, dim)
     return stored, now.view(-1, dim), memory.slots[:count], memory.tasks[:count] < model.taught - 1
+
+
+def _as_stored(vectors: Tensor) -> Tensor:
+    """Of length one and rounded as the memory keeps them, so that a vector that has not moved is the same vector."""
+    if vectors.dtype != torch.half:
+        vectors = F.normalize(vectors, dim=1).half()
+    return vectors.float()
 
 
 def nearest_is_right(queries: Tensor, gallery: Tensor, slots: Tensor, gallery_slots: Tensor) -> Tensor:
@@ -160,6 +193,14 @@ def _turned(a: Tensor, b: Tensor, rows: Tensor) -> float | None:
 
 def _share(hits: Tensor) -> float | None:
     return float(hits.double().mean()) if len(hits) else None
+
+
+def _is_number(value: Any, most: float) -> bool:
+    return value is None or (type(value) in (int, float) and 0 <= value <= most)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _angle(value: float | None) -> str:

@@ -1,15 +1,18 @@
 """The command line for people's own folders of images."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from steadfast import folders
 from steadfast.cli import app
 from steadfast.estimator import IncrementalClassifier
 from steadfast.estimator.model_files import NAME
+from steadfast.learner import Learner
 
 COLOURS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200), "grey": (128, 128, 128)}
 QUICK = ["--backbone", "lenet", "--slots", "6", "--memory", "60", "--epochs", "6", "--size", "8", "--threads", "1"]
@@ -92,6 +95,21 @@ def test_predictions_are_a_table_or_lines_of_json(model, album, tmp_path):
     assert "bad.png" in done.stderr
 
 
+def test_predicting_takes_each_image_through_the_network_once(model, album, monkeypatch):
+    seen, real = [], Learner.embed_frozen
+    monkeypatch.setattr(Learner, "embed_frozen", lambda self, x: (seen.append(len(x)), real(self, x))[1])
+    assert steadfast("predict", model, album / "red").exit_code == 0
+    assert sum(seen) == 14
+
+
+def test_novelty_is_shown_where_something_is_refused_by_it(album, tmp_path):
+    shown = ["--held-back", "0.5", "--memory", "200", *[word for word in QUICK if word not in ("--memory", "60")]]
+    assert steadfast("learn", album, "--model", tmp_path / "m", *shown).exit_code == 0
+    assert len(IncrementalClassifier.load(tmp_path / "m").model_.held) == 14
+    assert "novelty" not in steadfast("predict", tmp_path / "m", album / "red").stdout
+    assert "novelty" in steadfast("predict", tmp_path / "m", album / "red", "--reject", "0.1").stdout
+
+
 def test_vectors_come_with_their_ids(model, album, tmp_path):
     out = tmp_path / "v.npy"
     done = steadfast("embed", model, album / "red", "-o", out, "--unit")
@@ -100,6 +118,46 @@ def test_vectors_come_with_their_ids(model, album, tmp_path):
     assert vectors.shape == (14, 5) and len(ids) == 14 and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     clf = IncrementalClassifier.load(model)
     assert np.allclose(vectors, clf.embed(ids, unit=True), atol=1e-6)
+
+
+def test_few_updates_are_warned_of(album, tmp_path):
+    done = steadfast("learn", album, "--model", tmp_path / "m", *QUICK)
+    assert "Only 6 updates" in " ".join(done.stderr.split())
+
+
+def interrupt_at(monkeypatch, call):
+    """Ctrl-C while the file of this call, the first is 0, is being read."""
+    calls, real = iter(range(1000)), folders.inputs.as_picture
+
+    def pressed(*given):
+        if next(calls) == call:
+            signal.raise_signal(signal.SIGINT)
+        return real(*given)
+
+    monkeypatch.setattr(folders.inputs, "as_picture", pressed)
+    return calls
+
+
+def test_ctrl_c_while_files_are_read_is_seen_at_the_next_one_and_leaves_nothing_behind(album, tmp_path, monkeypatch):
+    calls = interrupt_at(monkeypatch, 3)
+    done = steadfast("learn", album, "--model", tmp_path / "deep" / "m", *QUICK)
+    assert done.exit_code == 130 and next(calls) == 4, "no file was read after the fourth"
+    assert "nothing was learned yet" in done.stderr and not (tmp_path / "deep").exists()
+
+
+def test_a_stopped_addition_leaves_the_model_as_it_was(album, model, tmp_path, monkeypatch):
+    before = (model / NAME).read_bytes()
+    interrupt_at(monkeypatch, 0)
+    done = steadfast("learn", photograph(tmp_path, ["blue"], count=3), "--model", model)
+    assert done.exit_code == 130 and "is as it was" in " ".join(done.stderr.split())
+    assert (model / NAME).read_bytes() == before
+
+
+def test_a_first_learn_that_fails_leaves_no_folder(tmp_path):
+    (tmp_path / "photos" / "red").mkdir(parents=True)
+    (tmp_path / "photos" / "red" / "torn.png").write_bytes(b"nothing")
+    done = steadfast("learn", tmp_path / "photos", "--model", tmp_path / "m")
+    assert "nothing was learned" in str(done.exception) and not (tmp_path / "m").exists()
 
 
 def test_inspecting_shows_and_draws(model, tmp_path):

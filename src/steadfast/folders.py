@@ -13,8 +13,10 @@ from torch import Tensor
 
 from . import inputs
 from .errors import BadInput
+from .training import Stopped
 
 Step = Callable[[], None]
+Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,17 @@ def files(given: Iterable[Path]) -> list[Path]:
 
 
 def read(
-    paths: Sequence[Path], shape: tuple[int, ...] | None, size: int | None = None, step: Step = lambda: None
+    paths: Sequence[Path], shape: tuple[int, ...] | None, size: int | None = None, step: Step = lambda: None,
+    stop: Stop = lambda: False,
 ) -> Images:
-    """The images as one tensor, of the model's shape or of the one a first batch of them gives it."""
+    """The images as one tensor, of the model's shape or of the one a first batch of them gives it.
+
+    Before each file it looks whether to stop, which raises Stopped."""
     if shape is None and paths:
-        shape = (3, *inputs.first_size(set(_sizes(paths)) or {(inputs.USUAL, inputs.USUAL)}, size))
+        sizes = set() if size is not None else set(_sizes(paths, stop))
+        shape = (3, *inputs.first_size(sizes or {(inputs.USUAL, inputs.USUAL)}, size))
     good, pixels, bad = [], [], []
-    for path in paths:
+    for path in _until(stop, paths):
         try:
             pixels.append(inputs.fit(inputs.as_picture(path, str(path)), shape or ()))
             good.append(path)
@@ -77,9 +83,16 @@ def read(
     return Images(data, good, bad)
 
 
-def _sizes(paths: Sequence[Path]) -> Iterator[tuple[int, int]]:
-    """The (width, height) of each that says so; the pixels are not read."""
+def _until(stop: Stop, paths: Sequence[Path]) -> Iterator[Path]:
     for path in paths:
+        if stop():
+            raise Stopped
+        yield path
+
+
+def _sizes(paths: Sequence[Path], stop: Stop) -> Iterator[tuple[int, int]]:
+    """The (width, height) of each that says so; the pixels are not read."""
+    for path in _until(stop, paths):
         try:
             with Image.open(path) as picture:
                 turned = picture.getexif().get(0x0112, 1) >= 5  # on its side

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import filelock
 import numpy as np
 import torch
+import torch.nn.functional as F
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from .. import files, folders
 from ..errors import BadConfig, BadInput, RunLocked
 from ..signals import Stopping
-from ..training import Stopped, Watcher
+from ..training import Stopped
+from .model_progress import learning, look, read, say
 from .options import DeviceOption, ThreadsOption, complaints, console
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def learn(
     slots: Annotated[int | None, typer.Option("--slots", help="classes there is room for  (default: 1000)")] = None,
     memory: Annotated[int | None, typer.Option("--memory", help="images to remember  (default: 2000)")] = None,
     size: Annotated[int | None, typer.Option("--size", help="pixels a side  (default: theirs, or 64)")] = None,
+    held_back: Annotated[float | None, typer.Option("--held-back", help="share of the memory that is not trained on, "
+                                                    "to measure with  (default: 0.1)")] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="passes over the images  (default: enough)")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="all randomness comes from this  (default: 0)")] = None,
     device: DeviceOption = "auto",
@@ -50,7 +53,7 @@ def learn(
     [dim]steadfast learn more-photos/ --model m/[/]     [dim]new classes are added, known ones are left alone[/]
     """
     asked = {"backbone": backbone, "head": head, "slots": slots, "memory": memory, "image_size": size,
-             "epochs": epochs, "random_state": seed}
+             "held_back": held_back, "epochs": epochs, "random_state": seed}
     asked = {name: value for name, value in asked.items() if value is not None}
     _use_threads(threads)
     found = folders.classes(photos, besides=model)
@@ -59,29 +62,30 @@ def learn(
         known = set() if again else {*found} & {*map(str, getattr(clf, "classes_", []))}
         if known:
             names = ", ".join(sorted(known))
-            _say(f"Known already, left alone (--again learns more of them): {names}")
+            say(f"Known already, left alone (--again learns more of them): {names}")
         wanted = [(name, path) for name, paths in found.items() if name not in known for path in paths]
         if not wanted:
             raise typer.Exit
-        images = _read([path for _, path in wanted], _shape(clf), size)
-        label_of = {path: name for name, path in wanted}
-        labels = [label_of[path] for path in images.paths]
-        if not labels:
-            raise BadInput("None of the images can be read; nothing was learned.")
-        if lost := sorted({name for name, _ in wanted} - {*labels}):
-            _say(f"No image of these classes could be read: {', '.join(lost)}", complaints)
         try:
-            with _learning(clf, len(labels), stopping) as watcher:
+            images = read([path for _, path in wanted], _shape(clf), size, stopping.asked)
+            label_of = {path: name for name, path in wanted}
+            labels = [label_of[path] for path in images.paths]
+            if not labels:
+                raise BadInput("None of the images can be read; nothing was learned.")
+            if lost := sorted({name for name, _ in wanted} - {*labels}):
+                say(f"No image of these classes could be read: {', '.join(lost)}", complaints)
+            with learning(clf, len(labels), stopping) as watcher:
                 clf.partial_fit(images.data, np.array(labels), watcher=watcher)
         except Stopped:
-            _say(f"Stopped; the model in {model} is as it was.", complaints)
+            left = f"the model in {model} is as it was" if hasattr(clf, "model_") else "nothing was learned yet"
+            say(f"Stopped; {left}.", complaints)
             raise typer.Exit(stopping.exit_code) from None
         clf.save(model)
     learned = f"Learned {len(labels)} images of {len({*labels})} classes; {len(clf.classes_)} classes in {model}."
-    _say(learned)
+    say(learned)
     if (accuracy := clf.model_.history[-1]["accuracy"]) is not None:
         console.print(f"On {len(clf.model_.held)} held-back images of all classes: {accuracy:.1f} % right.")
-    _say(clf.stability_.answer)
+    say(clf.stability_.answer)
 
 
 def predict(
@@ -98,21 +102,26 @@ def predict(
     [dim]steadfast predict m/ inbox/ --json --reject 0.05[/]
     """
     clf, found = _load_and_read(model, images, device, threads)
-    labels, chances = clf.predict(found.data, reject=reject), clf.predict_proba(found.data)
-    novelty = clf.novelty(found.data)
+    inner = clf.model_
+    limit = None if reject is None else inner.threshold(reject)
+    embedded = look(clf, found)
+    chances, novelty = inner.chances(embedded).cpu().numpy(), inner.novelty(embedded).cpu().tolist()
+    labels = [None if limit is not None and new > limit else label
+              for label, new in zip(clf.classes_[chances.argmax(1)].tolist(), novelty)]
     if json:
         for path, label, row, new in zip(found.paths, labels, chances, novelty):
             best = sorted(zip(row.tolist(), clf.classes_.tolist()), reverse=True)[:3]
             line = {
-                "path": str(path), "label": label if label is None else clf.classes_.dtype.type(label).item(),
-                "probability": best[0][0], "novelty": float(new), "best": [[name, chance] for chance, name in best],
+                "path": str(path), "label": label, "probability": best[0][0], "novelty": new,
+                "best": [[name, chance] for chance, name in best],
             }
             typer.echo(files.dumps(line))
         return
-    table = Table("image", "class", "probability", "novelty")
+    table = Table("image", "class", "probability", *([] if limit is None else [f"novelty (up to {limit:.2g})"]))
     for path, label, row, new in zip(found.paths, labels, chances, novelty):
         name = "[dim]none of these[/]" if label is None else escape(str(label))
-        table.add_row(escape(str(path)), name, f"{100 * row.max():.1f} %", f"{new:.2g}")
+        shown = [] if limit is None else [f"{new:.2g}"]
+        table.add_row(escape(str(path)), name, f"{100 * row.max():.1f} %", *shown)
     console.print(table)
 
 
@@ -128,14 +137,15 @@ def embed(
     import io
 
     clf, found = _load_and_read(model, images, device, threads)
-    vectors = clf.embed(found.data, unit=unit)
+    embedded = look(clf, found)
+    vectors = (F.normalize(embedded, dim=1) if unit else embedded).cpu().numpy()
     content = io.BytesIO()
     np.save(content, vectors, allow_pickle=False)
     ids = output.with_suffix(".ids.json")
     files.write_whole(output, content.getvalue())
     files.write_json(ids, [str(path) for path in found.paths])
     written = f"{len(vectors)} vectors of {vectors.shape[1]} numbers in {output}, their paths in {ids}."
-    _say(written)
+    say(written)
 
 
 def inspect(
@@ -149,7 +159,8 @@ def inspect(
     clf = IncrementalClassifier.load(model, device="cpu")
     inner, report = clf.model_, {c.label: c for c in clf.stability_.classes}
     table = Table("class", "slot", "remembered", "held back", "moved since learned", "recall", "if rebuilt")
-    counts = [torch.bincount(m.slots[: len(m)], minlength=clf.slots).tolist() for m in (inner.memory, inner.held)]
+    slots = inner.labels.capacity
+    counts = [torch.bincount(m.slots[: len(m)], minlength=slots).tolist() for m in (inner.memory, inner.held)]
     for label in clf.classes_.tolist():
         slot, row = inner.labels.slots[label], report.get(label)
         cells = [row.moved_since_learned, row.recall, row.recall_refreshed] if row else [None] * 3
@@ -160,14 +171,14 @@ def inspect(
     megabytes = (inner.memory.bytes + inner.held.bytes) / 1e6
     parameters = sum(p.numel() for p in inner.learner.parameters())
     shape = " x ".join(map(str, inner.learner.shape))
-    _say(
+    say(
         f"{len(clf.classes_)} classes, {inner.labels.free} of {inner.labels.capacity} slots left; "
         f"{len(inner.memory)} of {inner.memory.capacity} samples remembered, {len(inner.held)} held back "
         f"({megabytes:.1f} MB); {inner.config.backbone} for {shape} inputs, {parameters:,} parameters; "
         f"learned in {inner.taught} batches."
     )
-    _say(clf.stability_.answer)
-    _say(f"Drawn in {draw(inner.history, clf.stability_, picture or model / 'model.png')}.")
+    say(clf.stability_.answer)
+    say(f"Drawn in {draw(inner.history, clf.stability_, picture or model / 'model.png')}.")
 
 
 def _open_or_new(model: Path, asked: dict[str, Any], device: str) -> IncrementalClassifier:
@@ -189,46 +200,10 @@ def _load_and_read(
 
     _use_threads(threads)
     clf = IncrementalClassifier.load(model, device=device)
-    found = _read(folders.files(images), _shape(clf))
+    found = read(folders.files(images), _shape(clf))
     if not found.paths:
         raise BadInput("None of these could be read as an image.")
     return clf, found
-
-
-def _read(paths: list[Path], shape: tuple[int, ...] | None, size: int | None = None) -> folders.Images:
-    """With a bar; what cannot be read is listed."""
-    with _bar("images") as bar:
-        line = bar.add_task("reading", total=len(paths))
-        found = folders.read(paths, shape, size, lambda: bar.advance(line))
-    for _, why in found.bad[:20]:
-        complaints.print(f"[yellow]left out:[/] {escape(why)}", highlight=False, soft_wrap=True)
-    if len(found.bad) > 20:
-        complaints.print(f"[yellow]left out:[/] and {len(found.bad) - 20} more")
-    return found
-
-
-@contextmanager
-def _learning(clf: IncrementalClassifier, size: int, stopping: Stopping) -> Iterator[Watcher]:
-    from ..estimator.model import automatic_epochs
-
-    first = not hasattr(clf, "model_")
-    epochs = automatic_epochs(size, clf.batch, first=first) if clf.epochs == "auto" else int(clf.epochs)
-    with _bar("epochs") as bar:
-        line = bar.add_task("learning", total=epochs)
-        yield Watcher(epoch=lambda record: bar.update(line, completed=record["epoch"]), stop=stopping.asked)
-
-
-def _say(text: str, where: Console = console) -> None:
-    """As it is: brackets are no markup, and a path is not broken into lines."""
-    where.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _bar(unit: str) -> Progress:
-    """On stderr, so that what is printed can be piped."""
-    return Progress(
-        TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
-        TimeRemainingColumn(), console=complaints,
-    )
 
 
 def _shape(clf: IncrementalClassifier) -> tuple[int, ...] | None:
@@ -240,13 +215,21 @@ def _shape(clf: IncrementalClassifier) -> tuple[int, ...] | None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time adds to a model."""
+    """One process at a time adds to a model; a folder that was made for it and has come to nothing goes again."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     os.makedirs(folder, exist_ok=True)
+    lock = folder / ".lock"
     try:
-        with filelock.FileLock(folder / ".lock", timeout=0):
+        with filelock.FileLock(lock, timeout=0):
             yield
     except filelock.Timeout:
         raise RunLocked(f"Another process is adding to {folder}; wait for it, or stop it.") from None
+    finally:
+        if made and {path.name for path in folder.iterdir()} <= {lock.name}:
+            with contextlib.suppress(OSError):
+                lock.unlink(missing_ok=True)
+                for path in made:
+                    path.rmdir()
 
 
 def _use_threads(threads: int | None) -> None:

@@ -163,7 +163,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, classes) probabilities among the classes so far, in the order of `classes_`."""
         model, embedded = self._embed(X)
-        return model.logits(embedded).double().softmax(1).cpu().numpy()
+        return model.chances(embedded).cpu().numpy()
 
     def novelty(self, X: Any) -> np.ndarray:
         """How little each is any of the classes so far, 0..1: the share of the softmax on the empty slots."""

@@ -127,6 +127,10 @@ class Model:
         slots = torch.tensor(self.labels.slots_of_classes(), device=self.device)
         return self.learner.head.outputs(embedded, slots)
 
+    def chances(self, embedded: Tensor) -> Tensor:
+        """(n, dim) to the probabilities of the known classes, (n, classes)."""
+        return self.logits(embedded).double().softmax(1)
+
     @torch.no_grad()
     def novelty(self, embedded: Tensor) -> Tensor:
         """(n, dim) to how little each is any of the known classes, (n,) in 0..1.
@@ -148,7 +152,7 @@ class Model:
         if len(self.held) * reject < 1:
             raise BadInput(
                 f"{len(self.held)} held-back samples are too few to calibrate reject={reject}: at least "
-                f"{math.ceil(1 / reject)} are needed. Teach more samples, or raise memory or held_back."
+                f"{math.ceil(1 / reject)} are needed. Teach more samples, or begin anew with more memory or held_back."
             )
         scores = self.novelty(self.embed(self.held.images[: len(self.held)]))
         return float(scores.quantile(1 - reject))
@@ -176,10 +180,14 @@ class Model:
             )
 
 
+def updates(size: int, batch: int, *, first: bool) -> int:
+    """In a pass over `size` new samples; but for the first batch, half of each update is remembered ones."""
+    return max(1, -(-size // (batch if first else batch - batch // 2)))
+
+
 def automatic_epochs(size: int, batch: int, *, first: bool) -> int:
-    """As many passes over `size` new samples as make UPDATES; but for the first batch, half of each update is new."""
-    steps = max(1, -(-size // (batch if first else batch - batch // 2)))
-    return min(max(-(-UPDATES // steps), FEWEST_EPOCHS), MOST_EPOCHS)
+    """As many passes over `size` new samples as make UPDATES."""
+    return min(max(-(-UPDATES // updates(size, batch, first=first)), FEWEST_EPOCHS), MOST_EPOCHS)
 
 
 def assemble(

@@ -221,6 +221,40 @@ def test_an_image_is_the_same_however_it_is_given(seer, tmp_path):
         assert np.array_equal(seer.embed(same), expected), name
 
 
+class Column:
+    """As much of a pandas Series as matters."""
+
+    ndim = 1
+
+    def __init__(self, values):
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype=object)
+
+
+def test_a_column_of_paths_is_a_list_of_them(seer, tmp_path):
+    X, y = pictures(4, seed=9)
+    files = [str(tmp_path / f"{i}.png") for i in range(4)]
+    for file, pixels in zip(files, X):
+        Image.fromarray(pixels).save(file)
+    assert np.array_equal(seer.embed(Column(files)), seer.embed(X))
+    assert small(backbone="lenet", epochs=1).fit(Column(files), Column(y)).classes_.tolist() == ["high", "low"]
+
+
+def test_pictures_of_32_bits_are_scaled_or_refused_never_cut_off(seer):
+    grey = pictures(1, seed=3)[0][0, :, :, 0]
+    expected = seer.embed([Image.fromarray(grey)])
+    assert np.array_equal(seer.embed([Image.fromarray(grey.astype(np.int32))]), expected)
+    assert np.array_equal(seer.embed([Image.fromarray(grey.astype(np.float32) / 255)]), expected)
+    for wrong in (grey.astype(np.int32) * 100, grey.astype(np.float32)):
+        with pytest.raises(BadInput, match=r"a picture of mode [IF] are"):
+            seer.embed([Image.fromarray(wrong)])
+
+
 def test_sizes_may_mix_in_a_list_and_grey_among_colour_is_taken_as_grey_colour(seer):
     X, _ = pictures(2, seed=3)
     tall = Image.fromarray(X[0]).resize((32, 48))

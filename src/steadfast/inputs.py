@@ -6,7 +6,7 @@ What is done to it, always the same way:
   fractions of 0..1, or booleans. They must have the model's size, unless an `image_size` was asked for: then they are
   treated as a list.
 - Lists of images (arrays, PIL images, paths) may mix sizes: each is scaled to cover the model's size and cropped in
-  the middle. PIL images and files are read as RGB, turned as their EXIF says.
+  the middle. PIL images and files are read as RGB, turned as their EXIF says; those of 32 bits a pixel as arrays are.
 - A model's size and channels are those of its first batch. Grey images are repeated over the channels of a colour
   model; a colour image is refused by a grey model.
 """
@@ -32,6 +32,7 @@ USUAL = 64  # pixels a side for larger and mixed ones, unless asked for another
 
 def are_images(X: Any) -> bool:
     """Whether these are images (or files of images); otherwise they are vectors, or nothing at all."""
+    X = _in_a_row(X)
     if hasattr(X, "ndim") and not _is_list(X):
         return bool(X.ndim > 2)
     if isinstance(X, str | Path | Image.Image):
@@ -41,6 +42,7 @@ def are_images(X: Any) -> bool:
 
 def images(X: Any, shape: Shape | None, size: int | tuple[int, int] | None = None) -> Tensor:
     """Images as (n, channels, height, width) uint8, of the model's `shape` if it has one already."""
+    X = _in_a_row(X)
     if _is_list(X):
         return _stack([as_picture(item, at) for at, item in enumerate(X)], shape, size)
     pixels = _bytes(_channels_last(_numpy(X), channels_first=isinstance(X, Tensor)), "the images")  # (n, h, w, c)
@@ -152,6 +154,8 @@ def first_size(sizes: set[tuple[int, int]], size: int | tuple[int, int] | None) 
 def _upright(picture: Image.Image) -> Image.Image:
     if picture.mode.startswith("I;16"):  # PIL would cut 16 bits off at 255, not scale them
         picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    elif picture.mode in ("I", "F"):  # likewise 32 bits; what they mean is as for an array of them
+        picture = Image.fromarray(_bytes(np.asarray(picture), f"a picture of mode {picture.mode}"))
     return ImageOps.exif_transpose(picture).convert("RGB")
 
 
@@ -161,6 +165,12 @@ def pair(size: Any) -> tuple[int, int]:
     if len(sides) != 2 or not all(isinstance(side, Integral) and int(side) > 0 for side in sides):
         raise BadConfig(f"image_size is {size!r}; it is a whole number of pixels, or (height, width).")
     return int(sides[0]), int(sides[1])
+
+
+def _in_a_row(X: Any) -> Any:
+    """A column of a table (a pandas Series of paths, say) as numpy's; anything else as it is."""
+    column = not isinstance(X, np.ndarray | Tensor) and getattr(X, "ndim", None) == 1 and hasattr(X, "__array__")
+    return np.asarray(X) if column else X
 
 
 def _is_list(X: Any) -> bool:

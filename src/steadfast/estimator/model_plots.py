@@ -6,31 +6,58 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ..plots import PALETTE, STYLE
 from .stability import Stability
 
 MOST_BARS = 40
+FEWEST_DEGREES = 10.0  # that the axis goes up to, so that a class that has not moved looks like it
 
 
 def draw(history: list[dict[str, Any]], now: Stability, path: Path) -> Path:
     """Two panels: degrees moved since learned, by class; recall in the stored and a refreshed index, by batch."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 4.2))
+        figure = Figure(figsize=(11, 4.4), layout="constrained")
         left, right = figure.subplots(1, 2)
-        known = [c for c in now.classes if c.moved_since_learned is not None][:MOST_BARS]
-        left.bar([str(c.label) for c in known], [c.moved_since_learned or 0.0 for c in known], color=PALETTE[0])
-        left.set(ylabel="moved since learned (degrees)", title="How far each class's mean vector has turned")
-        left.tick_params("x", rotation=60 if len(known) > 8 else 0)
-        reports = [(i + 1, r["stability"]) for i, r in enumerate(history) if r.get("stability")]
-        kinds = (("recall_refreshed", "rebuilt index", PALETTE[1]), ("recall", "old index", PALETTE[0]))
-        for key, label, colour in kinds:
-            points = [(i, 100 * s[key]) for i, s in reports if s.get(key) is not None]
-            if points:
-                right.plot(*zip(*points), "o-", color=colour, label=label)
-        right.set(xlabel="batches learned", ylabel="recall@1 (%)", ylim=(0, 103), title="What a search finds")
-        if right.lines:
-            right.legend(frameon=False)
+        _movement(left, now)
+        _recall(right, history)
         figure.savefig(path)
     return path
+
+
+def _movement(axes: Axes, now: Stability) -> None:
+    """A bar a class in the order they came; of more than MOST_BARS, those that moved most."""
+    moved = {str(c.label): c.moved_since_learned for c in now.classes if c.moved_since_learned is not None}
+    most = sorted(moved, key=lambda name: -moved[name])[:MOST_BARS]
+    shown = [name for name in moved if name in {*most}]
+    axes.bar(range(len(shown)), [moved[name] for name in shown], color=PALETTE[0])
+    axes.set_xticks(range(len(shown)), [_short(name) for name in shown], rotation=60 if len(shown) > 8 else 0)
+    axes.set_ylim(0, max([FEWEST_DEGREES, *(1.05 * moved[name] for name in shown)]))
+    few = f"the {MOST_BARS} of {len(moved)} classes that moved most" if len(moved) > MOST_BARS else ""
+    without = [_short(str(c.label)) for c in now.classes if c.moved_since_learned is None]
+    some = ", ".join(without[:6]) + (f" and {len(without) - 6} more" if len(without) > 6 else "")
+    blind = f"not measured, for want of held-back samples: {some}" if without else ""
+    axes.set(ylabel="moved since learned (degrees)", title="How far each class's mean vector has turned")
+    axes.set_xlabel("\n".join(note for note in (few, blind) if note), fontsize="small")
+
+
+def _recall(axes: Axes, history: list[dict[str, Any]]) -> None:
+    reports = [(i + 1, r["stability"]) for i, r in enumerate(history) if r.get("stability")]
+    for key, label, style, colour in (
+        ("recall_refreshed", "rebuilt index", "o-", PALETTE[1]), ("recall", "old index", "o--", PALETTE[0]),
+    ):
+        points = [(i, 100 * s[key]) for i, s in reports if s.get(key) is not None]
+        if points:
+            axes.plot(*zip(*points), style, color=colour, label=label)
+    axes.set(xlabel="batches learned", ylabel="recall@1 (%)", ylim=(0, 103), title="What a search finds")
+    axes.set_xlim(0.5, max(len(history), 1) + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if axes.lines:
+        axes.legend(frameon=False)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 16 else f"{name[:15]}…"

@@ -14,6 +14,7 @@ from ..plots import PALETTE, STYLE
 from .stability import Stability
 
 MOST_BARS = 40
+WIDEST = 50  # letters of all names that fit beside each other
 FEWEST_DEGREES = 10.0  # that the axis goes up to, so that a class that has not moved looks like it
 
 
@@ -34,7 +35,12 @@ def _movement(axes: Axes, now: Stability) -> None:
     most = sorted(moved, key=lambda name: -moved[name])[:MOST_BARS]
     shown = [name for name in moved if name in {*most}]
     axes.bar(range(len(shown)), [moved[name] for name in shown], color=PALETTE[0])
-    axes.set_xticks(range(len(shown)), [_short(name) for name in shown], rotation=60 if len(shown) > 8 else 0)
+    names = [_short(name) for name in shown]
+    wide = sum(len(name) + 2 for name in names) > WIDEST
+    axes.set_xticks(range(len(shown)), names, **({"rotation": 60, "ha": "right"} if wide else {}))
+    axes.tick_params("x", labelsize="small" if len(shown) > 20 else "medium")
+    axes.grid(visible=False, axis="x")
+    axes.set_axisbelow(True)
     axes.set_ylim(0, max([FEWEST_DEGREES, *(1.05 * moved[name] for name in shown)]))
     few = f"the {MOST_BARS} of {len(moved)} classes that moved most" if len(moved) > MOST_BARS else ""
     without = [_short(str(c.label)) for c in now.classes if c.moved_since_learned is None]

@@ -138,6 +138,9 @@ def test_herding_needs_features(tiny_stream: Callable[..., Stream]) -> None:
 def test_its_bytes_are_the_images_bytes() -> None:
     assert Memory(100, (3, 32, 32)).bytes == 100 * 3 * 32 * 32
     assert Memory(0, (3, 32, 32)).bytes == 0
+    noted = Memory(10, (1, 4, 4))
+    noted.note("logits", torch.tensor([0]), torch.zeros(1, 7))
+    assert noted.bytes == 10 * 16 + 10 * 7 * 4
 
 
 @pytest.mark.parametrize("policy", POLICIES)

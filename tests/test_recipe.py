@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
-from steadfast import beyond, experiment, heads, randomness
+from steadfast import augment, beyond, experiment, heads, randomness
 from steadfast.benchmarks import BENCHMARKS
 from steadfast.config import OPTIONAL, Config
 from steadfast.errors import BadConfig
@@ -111,6 +112,76 @@ def test_an_option_given_beside_a_recipe_keeps_its_value() -> None:
     assert Config("split-mnist", recipe="strong", vary="crop-flip").resolved().vary == "crop-flip"
     other = Config("permuted-mnist", recipe="strong", distill="features").resolved()
     assert (other.distill, other.distill_weight) == ("features", recipe.WEIGHTS["features"])
+    same = Config("permuted-mnist", recipe="strong", distill="logits").resolved()
+    assert same == Config("permuted-mnist", recipe="strong").resolved()
+
+
+@pytest.mark.parametrize("off", [{"balance": False}, {"vary": "none"}, {"distill": "none"}])
+def test_an_option_turned_off_beside_a_recipe_is_off(off: dict[str, Any]) -> None:
+    (name,) = off
+    without, strong = Config("split-mnist", recipe="strong", **off), Config("split-mnist", recipe="strong")
+    assert getattr(without.resolved(), name) == off[name] != getattr(strong.resolved(), name)
+    assert without.hash != strong.hash
+    assert Config.from_json(without.to_json()).hash == without.hash
+    others = [other for other in recipe.OFF if other != name]
+    assert all(getattr(without.resolved(), other) == getattr(strong.resolved(), other) for other in others)
+
+
+def test_no_variation_is_done_twice_whatever_the_whole_batch_is_varied_by() -> None:
+    assert Config("split-mnist", recipe="strong", augment="shift").resolved().vary == "none"
+    assert Config("split-cifar10", recipe="strong", augment="none").resolved().vary == "crop-flip"
+
+
+def test_a_variation_of_ones_own_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(augment, "AUGMENTS", dict(augment.AUGMENTS))
+
+    @augment.register("darker")
+    def darker(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return images // 2
+
+    trainer = make_tiny_trainer(vary="darker")
+    trainer.run()
+    seen = trainer.method.vary(torch.full((2, 1, 8, 8), 100, dtype=torch.uint8), trainer.generator)
+    assert seen.eq(50).all() and trainer.method.config.to_json()["vary"] == "darker"
+    with pytest.raises(BadConfig, match="registered already"):
+        augment.register("darker")(darker)
+    with pytest.raises(BadConfig, match="give it a name"):
+        Config("split-mnist", vary=darker)
+    augment.register("float")(lambda images, generator: images / 255)
+    with pytest.raises(BadConfig, match="must keep both"):
+        make_tiny_trainer(vary="float").run()
+
+
+@pytest.mark.parametrize("kind", ["logits", "features"])
+def test_the_loss_is_the_cross_entropy_plus_the_weighted_distance_of_the_remembered_half(kind: str) -> None:
+    """Worked out here row by row, with a weight that is not 1, after a task has been learned."""
+    trainer = make_tiny_trainer(distill=kind, distill_weight=0.3, epochs=1)
+    first, second, *_ = trainer.tasks
+    method, learner = trainer.method, trainer.learner
+    trainer.tasks = (first,)
+    trainer.run()
+    method.begin_task(second)
+    learner.train()
+    for parameter in learner.parameters():  # away from where the memory was made
+        parameter.data += 0.01
+    rows = method.recalled = torch.tensor([3, 0, 5])
+    new, slots = second.train.batch(torch.tensor([1, 2]))
+    images = torch.cat([new, method.memory.images[rows]])
+    slots = torch.cat([slots, method.memory.slots[rows]])
+    features = learner.features(images)
+    plain = learner.head.loss(features, slots)
+    embedded = learner.head.embed(features)[2:]
+    distances = []
+    for row, mine in zip(rows, embedded):
+        if kind == "logits":
+            stored = method.memory.notes["logits"][row]
+            distances.append((recipe.dark_logits(learner.head, mine[None])[0] - stored).square().mean())
+        else:
+            held = method.before.embed(images[2:])[rows.tolist().index(int(row))]  # in a batch, as its norms see it
+            distances.append(1 - (mine @ held) / (mine.norm() * held.norm()))
+    wanted = plain + 0.3 * torch.stack(distances).mean()
+    torch.testing.assert_close(method.loss(images, slots), wanted)
+    assert not torch.isclose(wanted, plain)
 
 
 @pytest.mark.parametrize(
@@ -387,3 +458,17 @@ def test_records_become_rows_beside_the_paper_s() -> None:
         "benchmark": "split-mnist", "memory": 100, "variant": "paper",
         "simplex": {"mean": 90.5, "std": 0.5, "runs": 2}, "expanding": None, "preallocated": None,
     }
+
+
+def test_a_run_of_ones_own_folder_is_no_row_of_the_ablation(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        np.save(tmp_path / f"{part}_images.npy", np.zeros((4, 1, 8, 8), dtype=np.uint8))
+        np.save(tmp_path / f"{part}_labels.npy", np.array([0, 1, 0, 1]))
+    config = Config(f"arrays:{tmp_path}", tasks=2).resolved()
+    assert beyond.rows([{"config": config.to_json(), "final_average_accuracy": 50.0}]) == []
+
+
+def test_quick_runs_have_an_ablation_of_their_own() -> None:
+    config = Config("split-mnist", memory=100, balance=True, quick=True).resolved()
+    table = beyond.rows([{"config": config.to_json(), "final_average_accuracy": 50.0}])
+    assert [row["variant"] for row in table] == ["published", "balance"]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .errors import nearest
+from .errors import BadConfig, nearest
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # uint8 (batch, channels, h, w) to the same
 
@@ -47,6 +47,30 @@ def shift(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 AUGMENTS: dict[str, Augment] = {"none": none, "crop-flip": crop_flip, "shift": shift}
+
+
+def register(name: str) -> Callable[[Augment], Augment]:
+    """Decorate a function of (uint8 images, generator), and `augment` and `vary` know it by `name`.
+
+    By its name a run is known and repeated, so a name stands for one function for good."""
+
+    def add(function: Augment) -> Augment:
+        if name in AUGMENTS:
+            raise BadConfig(f"An augmentation called {name!r} is registered already. Choose another name.")
+
+        def checked(images: Tensor, generator: torch.Generator) -> Tensor:
+            varied = function(images, generator)
+            if varied.shape != images.shape or varied.dtype != images.dtype:
+                raise BadConfig(
+                    f"The augmentation {name!r} made {tuple(varied.shape)} {varied.dtype} of {tuple(images.shape)} "
+                    f"{images.dtype}; it must keep both."
+                )
+            return varied
+
+        AUGMENTS[name] = checked
+        return function
+
+    return add
 
 
 def get(name: str | Augment) -> Augment:

@@ -85,10 +85,12 @@ def rows(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _cell(config: Config) -> tuple[str, int, str, str] | None:
     """(benchmark, memory, variant, head) of which this run is one seed, or None if it is of none."""
-    if config.method != "replay" or config.head not in HEADS or config.quick or config.validation:
+    if config.method != "replay" or config.head not in HEADS or config.validation or config.benchmark not in BENCHMARKS:
         return None
     for variant, options in variants(BENCHMARKS[config.benchmark]).items():
-        wanted = Config(config.benchmark, head=config.head, memory=config.memory, seed=config.seed, **options)
+        wanted = Config(
+            config.benchmark, head=config.head, memory=config.memory, seed=config.seed, quick=config.quick, **options
+        )
         if wanted.resolved() == config:
             assert config.memory is not None
             return config.benchmark, config.memory, variant, config.head

@@ -65,10 +65,10 @@ class Config:
     importance_samples: int | None = option(None, "samples to measure importance on, ewc and mas  (default: all)")
     margin: float = option(0.5, "how far gem steps along each old task's gradient, at least, when one is violated")
     recipe: str = option("paper", "replay as in the `paper`, or `strong`: the options below, as far as they help")
-    balance: bool = option(False, "balanced softmax: logits shifted in training by the log of each class's frequency")
+    balance: bool | None = option(None, "balanced softmax: in training, logits plus the log of a class's frequency")
     empty: float = option(1.0, "how often a slot that is not in the batch counts as being in it, with balance")
-    vary: str = option("none", "how each remembered image is varied before each use: none, shift, crop-flip, ...")
-    distill: str = option("none", "hold remembered samples to their `logits` when stored or `features` before the task")
+    vary: str | None = option(None, "how each remembered image is varied before each use: none, shift, crop-flip, ...")
+    distill: str | None = option(None, "hold remembered samples to their stored `logits` or their `features` of before")
     distill_weight: float | None = option(None, "weight of the distillation  (default: logits 0.5, features 5)")
     insert: str = option("after", "remember samples after a task by policy, or during it by reservoir")
     gem_replay: bool = option(False, "gem trains on the memory as well, as the reference does, half and half")
@@ -106,8 +106,14 @@ class Config:
             "precision": PRECISIONS,
         }
         for name, known in named.items():
-            if getattr(self, name) not in known:
+            if getattr(self, name) not in (*known, getattr(Config, name)):
                 raise BadConfig(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
+        for name in ("vary", "augment"):
+            if callable(function := getattr(self, name)):
+                raise BadConfig(
+                    f"{name} is a function; give it a name, by which a run can be known and repeated: "
+                    f"steadfast.augment.register('mine')({getattr(function, '__name__', 'function')}), {name}='mine'."
+                )
         if not 0 <= self.validation < 1:
             raise BadConfig(f"validation is {self.validation}; it is a share of the training samples, 0 to below 1.")
 
@@ -117,7 +123,7 @@ class Config:
         By the benchmark that it names, or by one that is given because it has no name (people's own data)."""
         benchmark, method = benchmark or benchmarks.find(self.benchmark), METHODS[self.method]
         self._refuse_unused(method.options)
-        if self.recipe != "paper":
+        if self.recipe != "paper" or any(getattr(self, name) is None for name in recipe_options.OFF):
             return self._spelled_out(benchmark).resolved(benchmark)
         full = dataclasses.replace(
             self,
@@ -137,13 +143,20 @@ class Config:
         return full
 
     def _spelled_out(self, benchmark: Benchmark) -> Config:
-        """The recipe's options in place of its name; an option that was given keeps its value."""
-        default = {f.name: f.default for f in dataclasses.fields(self)}
-        chosen = RECIPES[self.recipe](benchmark)
-        if self.distill != default["distill"]:
+        """The recipe's options in place of its name; one that was given keeps its value, "off" as well."""
+        seen = dataclasses.replace(benchmark, augment=self.augment or benchmark.augment)
+        chosen = {**recipe_options.OFF, **RECIPES[self.recipe](seen)}
+        if self.distill not in (None, chosen["distill"]):
             chosen.pop("distill_weight", None)  # it is the weight of the recipe's kind
-        left = {name: value for name, value in chosen.items() if getattr(self, name) == default[name]}
+        left = {name: value for name, value in chosen.items() if getattr(self, name) is None}
         return dataclasses.replace(self, recipe="paper", **left)
+
+    def _is_default(self, name: str) -> bool:
+        """Whether a field says nothing: its default, or an option that is off where no recipe turns it on."""
+        value = getattr(self, name)
+        if self.recipe == "paper" and name in recipe_options.OFF and value == recipe_options.OFF[name]:
+            return True
+        return bool(value == getattr(Config, name))
 
     def _classes(self, benchmark: Benchmark) -> int:
         if benchmark.kind == "permuted":
@@ -189,7 +202,7 @@ class Config:
         filled: dict[str, Any] = {}
         if "memory" in options and self.memory is None:
             filled["memory"] = benchmark.memory
-        if self.distill != "none" and self.distill_weight is None:
+        if self.distill in recipe_options.WEIGHTS and self.distill_weight is None:
             filled["distill_weight"] = recipe_options.WEIGHTS[self.distill]
         if "strength" in options and self.strength is None:
             if self.method not in benchmark.strength:
@@ -202,9 +215,8 @@ class Config:
 
     def _refuse_unused(self, used: tuple[str, ...]) -> None:
         """An option that the method would ignore is a mistake, not a wish."""
-        defaults = {f.name: f.default for f in dataclasses.fields(self)}
         for name in OPTIONAL:
-            if name not in used and getattr(self, name) != defaults[name]:
+            if name not in used and not self._is_default(name):
                 listeners = [m for m in METHODS if name in METHODS[m].options]
                 raise BadConfig(
                     f"{name} is {getattr(self, name)!r}, but the method {self.method!r} has no such option; "
@@ -218,7 +230,7 @@ class Config:
         if not self.backbone.startswith("timm:") and self.backbone not in backbones.names():
             raise nearest("backbone", self.backbone, backbones.names())
         augments.get(self.augment or "none")
-        augments.get(self.vary)
+        augments.get(self.vary or "none")
         self._check_recipe()
         if self.policy not in POLICIES:
             raise nearest("memory policy", self.policy, POLICIES)
@@ -257,13 +269,13 @@ class Config:
         if self.insert == "during" and self.policy not in ("task", "reservoir"):
             raise BadConfig(f"insert is 'during', which is by reservoir; leave out the policy {self.policy!r}.")
         for name, owner in {"empty": "balance", "distill_weight": "distill"}.items():
-            if getattr(self, name) != getattr(Config, name) and getattr(self, owner) == getattr(Config, owner):
+            if not self._is_default(name) and self._is_default(owner):
                 raise BadConfig(f"{name} is {getattr(self, name)}, but {owner} is off; set {owner}, or leave it out.")
 
     def to_json(self) -> dict[str, Any]:
         """What differs from the defaults: so a field added later does not change the hash of an older run."""
-        default = {f.name: f.default for f in dataclasses.fields(self)}
-        changed = {k: v for k, v in dataclasses.asdict(self).items() if k == "benchmark" or v != default[k]}
+        values = dataclasses.asdict(self).items()
+        changed = {k: v for k, v in values if k == "benchmark" or not self._is_default(k)}
         return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in changed.items()}  # 600.0 is 600
 
     @property
@@ -293,7 +305,7 @@ class Config:
         for key, value in short.to_json().items():
             flag = "--" + key.replace("_", "-")
             if key != "benchmark":
-                words += [flag] if value is True else [flag, str(value)]
+                words += [flag] if value is True else ["--no-" + flag[2:]] if value is False else [flag, str(value)]
         return " ".join(words)
 
     @classmethod
@@ -308,7 +320,7 @@ class Config:
             kind, value = str(f.type), values.get(f.name, f.default)
             if "str" in kind and not isinstance(value, str) and not (value is None and "None" in kind):
                 raise BadConfig(f"{f.name} is {value!r}; it must be a name.")
-            if kind == "bool" and not isinstance(value, bool):
+            if "bool" in kind and not isinstance(value, bool) and not (value is None and "None" in kind):
                 raise BadConfig(f"{f.name} is {value!r}; it must be true or false.")
         try:
             return cls(**values)

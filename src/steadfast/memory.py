@@ -58,8 +58,8 @@ class Memory:
 
     @property
     def bytes(self) -> int:
-        """What the images take."""
-        return self.images.numel() * self.images.element_size()
+        """What the images take, and what is noted with them."""
+        return sum(part.numel() * part.element_size() for part in (self.images, *self.notes.values()))
 
     def sample(self, size: int, generator: torch.Generator) -> Tensor:
         """Rows (size,) at random; without repetition in a batch where the memory is large enough."""

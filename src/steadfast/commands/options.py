@@ -52,6 +52,7 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
             default: Any = inspect.Parameter.empty
         else:
             flag = "--" + field.name.replace("_", "-")
+            flag += f"/--no-{flag[2:]}" if hints[field.name] == bool | None else ""  # a recipe may have turned it on
             info = typer.Option(flag, help=field.metadata["help"], rich_help_panel=_PANEL.get(field.name))
             default = field.default
         kind = inspect.Parameter.KEYWORD_ONLY

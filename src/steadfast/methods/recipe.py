@@ -16,6 +16,7 @@ from ..heads import Head
 from ..learner import Learner
 
 OPTIONS = ("recipe", "balance", "empty", "vary", "distill", "distill_weight", "insert")
+OFF = {"balance": False, "vary": "none", "distill": "none"}  # as in the paper
 DISTILL = ("none", "logits", "features")
 WEIGHTS = {"logits": 0.5, "features": 5.0}  # of the distillation, beside a cross-entropy of weight 1
 INSERT = ("after", "during")

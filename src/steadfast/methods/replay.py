@@ -30,7 +30,7 @@ class Replay(Method):
         super().__init__(*args)
         shape, device = self.learner.shape, self.learner.shift.device
         self.memory: Memory = Memory(self.config.memory or 0, shape, self.config.policy, device)
-        self.vary = augment.get(self.config.vary)  # of each remembered image, before each use
+        self.vary = augment.get(self.config.vary or "none")  # of each remembered image, before each use
         self.recalls = False  # whether this task's batches have a remembered half
         self.recalled: Tensor | None = None  # (b,) the rows of it
         self.before: Learner | None = None  # the learner as it was before this task, to distil features from

@@ -202,6 +202,8 @@ def claim(path, **changes):
         {"labels": None},
         {"taught": "many"},
         {"history": 5},
+        {"history": [{"accuracy": "high"}]},
+        {"history": [{"stability": {"recall": [1, 2]}}]},
         {"stability": {}},
         {"stability__recall": "all"},
         {"stability__classes": [dict.fromkeys(["label", "samples", "moved_since_learned", "recall"], "a")]},

@@ -39,7 +39,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     epochs : passes over each batch given; "auto" makes it about 150 updates, 5 to 100 passes.
     batch, lr, optimizer : of the updates; half of a batch is remembered samples.
     augment : "auto" (images: "shift"), "none", "shift", "crop-flip".
-    image_size : height and width to bring images to, a number or a pair; by default the first batch's, as `inputs` says.
+    image_size : height and width to bring images to, a number or a pair; by default the first batch's.
     normalise : "auto" (by the first batch's mean and deviation), or (mean, deviation), each a number or one a
         channel (a feature, for vectors), of pixels as 0..1: what a pretrained network was trained with, say.
     held_back : the share of the memory that is never trained on; stability and "none of these" are measured with

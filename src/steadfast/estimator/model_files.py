@@ -143,10 +143,19 @@ def _model(
         if "stored" in memory_notes and memory_notes["stored"].shape[1:] != (model.learner.head.dim,):
             raise ValueError("its stored vectors are of another space")
     model.labels = Labels.from_json(config.slots, state["labels"])
-    model.taught, model.history = int(state["taught"]), [dict(record) for record in state["history"]]
+    model.taught, model.history = int(state["taught"]), [_record(values) for values in state["history"]]
     if sorted(model.labels.slots.values()) != model.learner.head.seen.tolist():
         raise ValueError("its labels and its head disagree on the slots in use")
     return model
+
+
+def _record(values: dict[str, Any]) -> dict[str, Any]:
+    """One batch of the history, whose report is drawn and whose accuracy is shown."""
+    if "stability" in values:
+        Stability.from_json(values["stability"])
+    if not isinstance(values.get("accuracy"), int | float | None):
+        raise ValueError("an accuracy that is no number")
+    return dict(values)
 
 
 def _check_format(path: Path, state: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ def _movement(axes: Axes, now: Stability) -> None:
     axes.bar(range(len(shown)), [moved[name] for name in shown], color=PALETTE[0])
     names = [_short(name) for name in shown]
     wide = sum(len(name) + 2 for name in names) > WIDEST
-    axes.set_xticks(range(len(shown)), names, **({"rotation": 60, "ha": "right"} if wide else {}))
+    axes.set_xticks(range(len(shown)), names, rotation=60 if wide else 0, ha="right" if wide else "center")
     axes.tick_params("x", labelsize="small" if len(shown) > 20 else "medium")
     axes.grid(visible=False, axis="x")
     axes.set_axisbelow(True)

@@ -55,7 +55,8 @@ def make_features(labels: int = 4, steps: int = 2) -> dict[str, Any]:
     turned = [None if slot == labels - 1 else 2.5 for slot in range(labels)]
     head = {"frames": frames, "features_turned": turned, "weights_turned": turned}
     return {
-        "kind": "features", "format": 1, "environment": {"steadfast": "0.1.0"}, "dataset": "digits", "start": labels - steps + 1, "add": steps - 1,
+        "kind": "features", "format": 1, "environment": {"steadfast": "0.1.0"},
+        "dataset": "digits", "start": labels - steps + 1, "add": steps - 1,
         "labels": [str(label) for label in range(labels)], "quick": False,
         "heads": [{"title": "fixed polygon", **head}, {"title": "trainable", **head}],
     }

@@ -20,7 +20,7 @@ from steadfast.cli import app
 from steadfast.config import Config
 from steadfast.report import exports
 from steadfast.report import page as report
-from steadfast.report.records import LeftOut, Records, read
+from steadfast.report.records import LeftOut, Record, Records, read
 
 SIMPLEX = Config("split-mnist", memory=100)
 EXPANDING = Config("split-mnist", memory=100, head="expanding")
@@ -204,3 +204,18 @@ def test_the_command_works_where_nothing_was_run(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(app, ["report", "--out", "page"]).exit_code == 0
     assert "No runs yet" in (tmp_path / "page" / "report.html").read_text()
+
+
+def test_runs_are_titled_by_what_tells_them_apart(results: Path) -> None:
+    def title(**fields: object) -> str:
+        (record,) = (read_one(make_record(Config("split-cifar10", **fields))),)  # type: ignore[arg-type]
+        return report.group_title((record,))
+
+    assert title(memory=100) == "split-cifar10, replay + simplex, M=100, K=10"
+    strong = title(memory=100, recipe="strong")
+    assert strong == "split-cifar10, replay + simplex, M=100, K=10, balance, distill features"
+    assert title(method="ewc", strength=3.0) == "split-cifar10, ewc + expanding, K=10, strength 3"
+
+
+def read_one(content: dict) -> Record:
+    return Record("one", Config.from_json(content["config"]).resolved(), content)

@@ -99,7 +99,8 @@ def _markdown_ablation(chapter: Chapter) -> list[str]:
     if not chapter.ablation:
         return []
     said = "Same network, epochs, memory and stream; in brackets the number of seeds."
-    return ["## Beyond the paper", "", said, "", *ablation_table(chapter), ""]
+    mark = f" ({chapter.edition.mark})" if chapter.edition.mark else ""
+    return [f"## Beyond the paper{mark}", "", said, "", *ablation_table(chapter), ""]
 
 
 def ablation_table(chapter: Chapter) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import jinja2
 
 from .. import __version__, beyond, files
-from ..config import Config
 from . import exports, figures, records
 from .claims import Claim, claims
 from .editions import Edition, editions
@@ -109,13 +109,9 @@ def group_title(runs: tuple[Record, ...]) -> str:
     words += [f"loss over {config.over}"] if config.over else []
     words += [f"M={config.memory}"] if config.memory else []
     words += [f"K={config.slots}"]
-    said = {"benchmark", "method", "head", "over", "memory", "slots", "seed", "quick"}
-    plain = Config(config.benchmark, method=config.method, head=config.head, memory=config.memory).resolved().to_json()
-    for name, value in config.to_json().items():
-        if name not in said and plain.get(name) != value:
-            name = name.replace("_", " ")
-            words.append(name if value is True else f"{name} {value}")
-    return ", ".join(words)
+    said = {"method", "head", "over", "memory", "slots", "seed", "quick"}
+    flags = re.findall(r" --([\w-]+)(?: (?!--)(\S+))?", config.command())
+    return ", ".join([*words, *(f"{name} {value}".strip() for name, value in flags if name not in said)])
 
 
 def duration(seconds: float) -> str:

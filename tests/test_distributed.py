@@ -120,6 +120,7 @@ def test_a_stop_under_torchrun_says_to_go_on_with_torchrun(tmp_path: Path, monke
         raise Stopped
 
     monkeypatch.setattr(experiment, "run", stop)
+    monkeypatch.delenv("STEADFAST_DATA", raising=False)  # it would be in the command
     words = ["run", "split-digits", "--out", str(tmp_path)]
     assert "\nsteadfast run split-digits --out" in CliRunner().invoke(cli.app, words).output
     monkeypatch.setattr("steadfast.commands.run.distributed.ranks", lambda: Ranks(0, 2))

@@ -38,13 +38,12 @@ def config(clf: IncrementalClassifier, image: bool) -> Config:
     name = network if isinstance(network, str) else "mlp"  # a network of one's own has no name; not used then
     kept = given["memory"] - held(clf)
     own = Benchmark("own data", "own data", "split", 1, 1, name, 1, kept, augment=augment, shift=augment)
-    first = Config(
+    return Config(
         own.name, head=given["head"], slots=given["slots"], memory=kept, policy=given["policy"], backbone=name,
         epochs=None if epochs == "auto" else epochs, batch=given["batch"], optimizer=given["optimizer"],
         lr=given["lr"], seed=_seed(given["random_state"]), augment=augment, recipe=given["recipe"],
+        distill=given["distill"], distill_weight=given["distill_weight"],
     ).resolved(own)
-    distill = first.distill if given["distill"] is None else given["distill"]  # after the recipe: "none" is kept
-    return replace(first, distill=distill, distill_weight=given["distill_weight"]).resolved(own)
 
 
 def backbone(clf: IncrementalClassifier, image: bool) -> str | nn.Module:

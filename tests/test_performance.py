@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
 from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
-from steadfast import experiment, files
+from steadfast import experiment, files, performance
+from steadfast.backbones import build
 from steadfast.config import Config
 from steadfast.distributed import Ranks
 from steadfast.errors import BadConfig
 from steadfast.experiment import RunFolder
-from steadfast.performance import check_compiler
+from steadfast.performance import Compiled, check_compiler
 from steadfast.training import Stopped, Watcher
 
 CPU = torch.device("cpu")
@@ -151,3 +154,19 @@ def test_what_torch_cannot_compile_is_told_in_a_line(monkeypatch: pytest.MonkeyP
     trainer.learner.compile_for(8).compiled.call = fail
     with pytest.raises(BadConfig, match=r"fails on this backbone here: Python.h is missing. Leave --compile out\.$"):
         trainer.run()
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("resnet56", 5), ("resnet18", 7), ("wrn-28-2", 6)])
+def test_each_kind_of_block_is_compiled_once(monkeypatch: pytest.MonkeyPatch, name: str, kinds: int) -> None:
+    monkeypatch.setattr("steadfast.performance.check_compiler", lambda device: None)
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = Compiled(2, CPU)
+    compiled.call = torch.compile(performance._pass, backend=counter, dynamic=False)
+    torch.manual_seed(0)
+    network = build(name, (3, 8, 8))
+    twin = copy.deepcopy(network)
+    x = torch.randn(2, 3, 8, 8)
+    for _ in range(2):  # the second pass, of the copy, finds all of it compiled
+        torch.testing.assert_close(compiled(copy.deepcopy(network), x), twin(x))
+    assert counter.frame_count == kinds

@@ -83,7 +83,22 @@ def _stages(
     return nn.Sequential(*blocks)
 
 
-class PreActivationResNet(nn.Module):
+def _pass(block: nn.Module, x: Tensor) -> Tensor:
+    return block(x)
+
+
+class ResidualNetwork(nn.Module):
+    """Dozens of blocks of a few kinds. `each` passes x through one of them; one that compiles does so once a kind."""
+
+    blocks: nn.Sequential
+
+    def through_blocks(self, x: Tensor, each: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
+        for block in self.blocks:
+            x = each(block, x)
+        return x
+
+
+class PreActivationResNet(ResidualNetwork):
     """The CIFAR residual network: three stages of `depth` pre-activation blocks, 16, 32, 64 times `widen`."""
 
     def __init__(self, channels: int, depth: int, widen: int = 1) -> None:
@@ -94,12 +109,12 @@ class PreActivationResNet(nn.Module):
         self.norm = BatchNorm2d(widths[-1])
         self.out_features = widths[-1]
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(self.stem(x))  # (batch, 64 widen, height/4, width/4)
+    def forward(self, x: Tensor, each: Callable[[nn.Module, Tensor], Tensor] = _pass) -> Tensor:
+        x = self.through_blocks(self.stem(x), each)  # (batch, 64 widen, height/4, width/4)
         return F.relu_(self.norm(x)).mean((2, 3))  # (batch, 64 widen)
 
 
-class ResNet18(nn.Module):
+class ResNet18(ResidualNetwork):
     """ResNet18 for small images: a 3x3 stem at stride one, no max pooling; 512 features."""
 
     out_features = 512
@@ -110,6 +125,6 @@ class ResNet18(nn.Module):
         self.norm = BatchNorm2d(64)
         self.blocks = _stages(BasicBlock, 64, (64, 128, 256, 512), 2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(F.relu_(self.norm(self.stem(x))))  # (batch, 512, height/8, width/8)
+    def forward(self, x: Tensor, each: Callable[[nn.Module, Tensor], Tensor] = _pass) -> Tensor:
+        x = self.through_blocks(F.relu_(self.norm(self.stem(x))), each)  # (batch, 512, height/8, width/8)
         return x.mean((2, 3))  # (batch, 512)

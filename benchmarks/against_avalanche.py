@@ -37,6 +37,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import recording
+
 TASKS, MEMORY, SHAPE = 5, 1100, (1, 32, 32)
 IMAGES = 60_000  # as many as MNIST has, so that the peaks are those of a real run
 Learn = Callable[[], tuple[int, int]]  # takes the next task; steps and images passed through the network
@@ -242,7 +244,8 @@ def spread(values: list[float]) -> str:
     return f"{middle:.2f}  ({low:.2f} to {high:.2f})"
 
 
-def show(teams: list[Team], title: str) -> None:
+def show(teams: list[Team], title: str) -> list[tuple[str, str, list[float]]]:
+    """Print the table and the ratios; give what is to be recorded: name, unit, values."""
     from rich.console import Console
     from rich.table import Table
 
@@ -253,12 +256,26 @@ def show(teams: list[Team], title: str) -> None:
     console = Console(width=140)
     console.print(table)
     one, other, pair, other_pair = teams
+    rows = [(team.name, "images/s", team.speeds) for team in teams]
+    rows += [(f"{team.name}, peak of a run", "MB", [team.peak]) for team in teams]
     for ours, theirs in ((one, other), (pair, other), (pair, other_pair)):
         ratios = [a / b for a, b in zip(ours.speeds, theirs.speeds)]
+        rows.append((f"{ours.name} / {theirs.name}", "ratio", ratios))
         console.print(f"{ours.name} / {theirs.name}: {spread(ratios)}", highlight=False)
     growth = [last / first for first, last in zip(one.steps[1::TASKS], one.steps[TASKS - 1 :: TASKS])]
     told = ", ".join(f"{value:.2f}" for value in growth)
     console.print(f"{one.name}: a step of the last task / of the second, round by round: {told}", highlight=False)
+    return [*rows, (f"{one.name}, step of the last task / of the second", "ratio", growth)]
+
+
+def versions(python: str) -> dict[str, str]:
+    """Of what the other interpreter has."""
+    asked = "from importlib.metadata import version; print(version('avalanche-lib'), version('torch'))"
+    told = subprocess.run([python, "-c", asked], capture_output=True, text=True)
+    if told.returncode:
+        sys.exit(f"{python} has no avalanche-lib: {told.stderr.strip().splitlines()[-1]}")
+    avalanche, beside = told.stdout.split()
+    return {"avalanche-lib": avalanche, "torch beside Avalanche": beside}
 
 
 def main() -> None:
@@ -271,11 +288,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of the runs that are alone")
     parser.add_argument("--tuned", action="store_true", help="Avalanche at its fastest: see above")
     parser.add_argument("--worker", choices=SIDES, help=argparse.SUPPRESS)
+    recording.add_option(parser)
     options = parser.parse_args()
     if options.worker:
         return serve(options)
     if not options.avalanche_python:
         sys.exit("Give --avalanche-python; how to make its environment is at the top of this file.")
+    beside = versions(options.avalanche_python)
     teams = [Team("steadfast", 1, options.threads), Team("avalanche", 1, options.threads),
              Team("steadfast", 2, 1), Team("avalanche", 2, 1)]
     words = ["--backbone", options.backbone, "--samples", str(options.samples), "--epochs", str(options.epochs)]
@@ -293,7 +312,9 @@ def main() -> None:
         for team in teams:
             for worker in team.workers:
                 worker.terminate()
-    show(teams, f"{options.backbone}, {options.samples} new images a task, torch {torch.__version__}")
+    found = show(teams, f"{options.backbone}, {options.samples} new images a task, torch {torch.__version__}")
+    rows = [recording.row(options.backbone, what, unit, values, tuned=options.tuned) for what, unit, values in found]
+    recording.write(options, __file__, rows, clock="wall", threads=options.threads, versions=beside)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a fixed head costs: a dense vertex matrix and F.cross_entropy against the polytope's closed form.
 
-    python benchmarks/head_cost.py [--quick] [--batch 128] [--rounds 15] [--threads 1]
+    python benchmarks/head_cost.py [--quick] [--batch 128] [--rounds 15] [--threads 1] [--cpu-time]
 
 One step is loss and gradient with respect to the features. Dense and closed form take turns in every round; a
 ratio is taken within a round, and the table shows medians and, in brackets, the middle half of the rounds.
@@ -24,9 +24,11 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
+import recording
 from steadfast.polytopes import Cube, Orthoplex, Polytope, Simplex
 
 Step = Callable[[], None]
+Clock = Callable[[], float]
 
 
 @dataclass
@@ -56,21 +58,23 @@ class Case:
 
         return step
 
+    def dense_needs(self) -> int:
+        """Bytes: the vertices and four copies of the logits."""
+        return 4 * (self.polytope.slots * self.polytope.dim + 4 * self.batch * self.polytope.slots)
+
     def why_not_dense(self, room: float, most_work: float) -> str | None:
-        slots, dim = self.polytope.slots, self.polytope.dim
-        needed = 4 * (slots * dim + 4 * self.batch * slots)  # the vertices and four copies of the logits
-        if needed > room:
-            return f"needs {size(needed)}, {size(room)} free"
-        if 4 * self.batch * slots * dim > most_work:
+        if self.dense_needs() > room:
+            return f"needs {size(self.dense_needs())}, {size(room)} free"
+        if 4 * self.batch * self.polytope.slots * self.polytope.dim > most_work:
             return "left out by --quick"
         return None
 
 
-def seconds(step: Step, repeats: int) -> float:
-    start = time.perf_counter()
+def seconds(step: Step, repeats: int, clock: Clock) -> float:
+    start = clock()
     for _ in range(repeats):
         step()
-    return (time.perf_counter() - start) / repeats
+    return (clock() - start) / repeats
 
 
 @contextlib.contextmanager
@@ -116,8 +120,10 @@ def middle(values: list[float], show: Callable[[float], str]) -> str:
     return f"{show(median)} [{show(low)} .. {show(high)}]"
 
 
-def measure(case: Case, rounds: int, budget: float, room: float, most_work: float) -> list[str]:
-    """One row: times, their ratio, peaks and theirs."""
+def measure(
+    case: Case, rounds: int, budget: float, room: float, most_work: float, clock: Clock
+) -> tuple[list[str], list[recording.Row]]:
+    """One row to print: times, their ratio, peaks and theirs; and the same to record."""
     why_not = case.why_not_dense(room, most_work)
     steps = {"closed": case.closed()} | ({} if why_not else {"dense": case.dense()})
     features = case.features.numel() * 4
@@ -128,14 +134,16 @@ def measure(case: Case, rounds: int, budget: float, room: float, most_work: floa
         step()  # the first call loads and allocates
         case.features.grad = None
         peaks[name] = peak_bytes(step) + features
-        repeats[name] = max(1, int(budget / rounds / seconds(step, 1)))
+        repeats[name] = max(1, int(budget / rounds / seconds(step, 1, clock)))
     for _ in range(rounds):
         for name, step in steps.items():
-            times[name].append(seconds(step, repeats[name]))
+            times[name].append(seconds(step, repeats[name], clock))
+    if not why_not:
+        peaks["dense"] += case.polytope.slots * case.polytope.dim * 4
+    rows = recorded(case, times, peaks)
     closed = [middle(times["closed"], duration), f"{size(peaks['closed'])} ({peaks['closed'] / features:.2g}x)"]
     if why_not:
-        return [f"- ({why_not})", closed[0], "-", "-", closed[1], "-"]
-    peaks["dense"] += case.polytope.slots * case.polytope.dim * 4
+        return [f"- ({why_not})", closed[0], "-", "-", closed[1], "-"], rows
     ratios = [dense / closed for dense, closed in zip(times["dense"], times["closed"])]
     return [
         middle(times["dense"], duration),
@@ -144,6 +152,28 @@ def measure(case: Case, rounds: int, budget: float, room: float, most_work: floa
         f"{size(peaks['dense'])} ({peaks['dense'] / features:.2g}x)",
         closed[1],
         f"{peaks['dense'] / peaks['closed']:.3g}",
+    ], rows
+
+
+def recorded(case: Case, times: dict[str, list[float]], peaks: dict[str, int]) -> list[recording.Row]:
+    """The numbers of one case; where the dense head was not run, the memory it would need."""
+    measured: list[tuple[str, str, list[float]]] = [(f"{way}, time", "s", taken) for way, taken in times.items()]
+    measured += [(f"{way}, memory", "B", [peak]) for way, peak in peaks.items()]
+    if "dense" in times:
+        ratios = [dense / closed for dense, closed in zip(times["dense"], times["closed"])]
+        measured.append(("dense / closed, time", "ratio", ratios))
+    else:
+        measured.append(("dense, memory by arithmetic", "B", [case.dense_needs()]))
+    shape = {"slots": case.polytope.slots, "dim": case.polytope.dim, "features": case.features.numel() * 4}
+    return [recording.row(case.polytope.name, what, unit, values, **shape) for what, unit, values in measured]
+
+
+def sizes(quick: bool) -> list[Polytope]:
+    powers = (1, 2, 3, 4, 5) if quick else (1, 2, 3, 4, 5, 6)
+    dims = (8, 16, 64) if quick else (8, 12, 16, 20, 24, 32, 48, 64)
+    return [
+        *(Simplex(10**power) for power in powers), *(Orthoplex(10**power) for power in powers),
+        *(Cube(2**dim) for dim in dims), *(Cube(slots) for slots in (10, 1000, 10**15)),  # no powers of two
     ]
 
 
@@ -153,17 +183,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds, not wall: for a busy machine, one thread")
+    recording.add_option(parser)
     options = parser.parse_args()
+    if options.cpu_time and options.threads > 1:
+        parser.error("--cpu-time is for one thread")
     torch.set_num_threads(options.threads)
 
     rounds = max(2, options.rounds or (5 if options.quick else 15))
-    powers = (1, 2, 3, 4, 5) if options.quick else (1, 2, 3, 4, 5, 6)
-    dims = (8, 16, 64) if options.quick else (8, 12, 16, 20, 24, 32, 48, 64)
-    polytopes: list[Polytope] = [Simplex(10**power) for power in powers]
-    polytopes += [Orthoplex(10**power) for power in powers]
-    polytopes += [Cube(2**dim) for dim in dims]
-    polytopes += [Cube(slots) for slots in (10, 1000, 10**15)]  # no powers of two
     room = 0.5 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    clock = time.process_time if options.cpu_time else time.perf_counter
     budget, most_work = (0.2, 3e9) if options.quick else (3.0, float("inf"))
 
     where = f"torch {torch.__version__}, {platform.machine()}, {options.threads} of {os.cpu_count()} threads"
@@ -173,13 +202,17 @@ def main() -> None:
     for column in ("dense memory (features)", "closed memory (features)", "dense / closed"):
         table.add_column(column, justify="right")
     console = Console(width=None if Console().is_terminal else 220)
+    rows: list[recording.Row] = []
     with console.status("measuring") as status:
-        for polytope in polytopes:
+        for polytope in sizes(options.quick):
             status.update(f"measuring {polytope!r}")
-            row = measure(Case(polytope, options.batch), rounds, budget, room, most_work)
+            row, measured = measure(Case(polytope, options.batch), rounds, budget, room, most_work, clock)
+            rows += measured
             count = f"{polytope.slots:,}" if polytope.slots < 10**7 else f"{polytope.slots:.3g}"
             table.add_row(polytope.name, count, str(polytope.dim), *row)
     console.print(table)
+    clock_name = "cpu" if options.cpu_time else "wall"
+    recording.write(options, __file__, rows, clock=clock_name, threads=options.threads)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python benchmarks/importance.py
 
-CPU time of one thread (`time.process_time`), so that other work on the machine counts less; the runs are interleaved,
-the median is shown with its smallest and largest value. The loop is the usual one: forward, backward and
-importance += gradient^2 for every sample. The three agree, which is checked before they are timed.
+CPU time of one thread (`time.process_time`), so that other work on the machine counts less; the ways take turns, a
+ratio is taken within a round, and its median is shown with the middle half of the rounds. The loop is the usual one:
+forward, backward and importance += gradient^2 for every sample. The three agree, which is checked first.
 The last row is no importance but the floor: forward and backward of a batch, as training does it. Where it is near
 steadfast's time the arithmetic itself is the limit, and only fewer samples (`importance_samples`) are quicker.
 """
@@ -23,6 +23,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
+import recording
 from steadfast import backbones, heads
 from steadfast.learner import Learner
 from steadfast.methods.importance import CHUNK, _Network, mean_gradients
@@ -81,10 +82,11 @@ WAYS: dict[str, tuple[Callable[[Learner, Tensor], list[Tensor]], int]] = {  # an
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--threads", type=int, default=1)
+    recording.add_option(options)
     asked = options.parse_args()
-    torch.set_num_threads(asked.threads)
-    table = Table("backbone", "way", "ms a sample", "least", "most", "times the loop's speed")
+    torch.set_num_threads(1)
+    table = Table("backbone", "way", "ms a sample", "times the loop's speed", "middle half of the rounds")
+    rows = []
     for name, shape in SHAPES.items():
         torch.manual_seed(0)
         backbone = backbones.build(name, shape)
@@ -103,12 +105,15 @@ def main() -> None:
                 began = time.process_time()
                 function(learner, images[:count])
                 times[way].append(1000 * (time.process_time() - began) / count)
-        base = statistics.median(times["loop"])
         for way, taken in times.items():
-            middle = statistics.median(taken)
-            cells = [f"{value:.3g}" for value in (middle, min(taken), max(taken))]
-            table.add_row(name, way, *cells, f"{base / middle:.1f}")
+            ratios = [base / own for base, own in zip(times["loop"], taken)]
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            speed = f"{statistics.median(taken):.3g}"
+            table.add_row(name, way, speed, f"{middle:.1f}", f"{low:.1f} to {high:.1f}")
+            rows.append(recording.row(name, way, "ms a sample", taken))
+            rows.append(recording.row(name, f"{way} / loop", "times the speed", ratios))
     Console().print(table)
+    recording.write(asked, __file__, rows, clock="cpu", threads=1)
 
 
 if __name__ == "__main__":

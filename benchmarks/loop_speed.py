@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+import recording
 from steadfast import performance
 from steadfast.config import Config
 from steadfast.data import Dataset
@@ -86,7 +87,7 @@ def worker(backbone: str, steps: int, threads: int, orders: Connection) -> None:
         orders.send("done")
 
 
-def at_once(backbone: str, steps: int, rounds: int) -> None:
+def at_once(backbone: str, steps: int, rounds: int) -> list[recording.Row]:
     """Two blocks in three ways, in turn: what the sweep's default, one thread a run, is chosen by."""
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     ends = []
@@ -115,11 +116,16 @@ def at_once(backbone: str, steps: int, rounds: int) -> None:
         end.send("end")
     table = Table("two runs", "images/s", "at once is faster by", title=f"{backbone}, torch {torch.__version__}")
     names = ("at once, one thread each", "one after the other, one thread", "one after the other, two threads")
+    rows = []
     for name, column in zip(names, zip(*times)):
-        low, middle, high = statistics.quantiles([taken / row[0] for taken, row in zip(column, times)], n=4)
-        speed = 2 * 128 * steps / statistics.median(column)
-        table.add_row(name, f"{speed:,.0f}", f"{middle:.2f}  ({low:.2f} to {high:.2f})")
+        ratios = [taken / row[0] for taken, row in zip(column, times)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        speeds = [2 * 128 * steps / taken for taken in column]
+        table.add_row(name, f"{statistics.median(speeds):,.0f}", f"{middle:.2f}  ({low:.2f} to {high:.2f})")
+        rows.append(recording.row(backbone, name, "images/s", speeds))
+        rows.append(recording.row(backbone, f"at once / {name}", "ratio", ratios))
     Console().print(table)
+    return rows
 
 
 def main() -> None:
@@ -131,9 +137,13 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true", help="CPU seconds, not wall: for a busy machine, one thread")
     parser.add_argument("--compile", action="store_true", help="steadfast's backbone, not the bare loop's")
     parser.add_argument("--at-once", action="store_true", help="two runs at once against one after the other")
+    recording.add_option(parser)
     options = parser.parse_args()
+    if options.cpu_time and (options.at_once or options.threads > 1):
+        parser.error("--cpu-time is for one thread")
     if options.at_once:
-        return at_once(options.backbone, options.steps, options.rounds)
+        rows = at_once(options.backbone, options.steps, options.rounds)
+        return recording.write(options, __file__, rows, clock="wall", threads=2)
     torch.set_num_threads(options.threads)
     performance.keep_freed_memory()
 
@@ -176,6 +186,17 @@ def main() -> None:
     table.add_row("share of the bare loop reached", f"{middle:.1%}  ({low:.1%} to {high:.1%})")
     table.add_row("step of the last task / of the first replayed one", f"{per_task[-1] / per_task[0]:.3f}")
     Console().print(table)
+    rows = [
+        recording.row(options.backbone, what, unit, values, compiled=options.compile)
+        for what, unit, values in (
+            ("bare loop", "images/s", [bare for bare, _ in speeds]),
+            ("steadfast", "images/s", [ours for _, ours in speeds]),
+            ("steadfast / bare loop", "ratio", ratios),
+            ("step of the last task / of the first replayed one", "ratio", [per_task[-1] / per_task[0]]),
+        )
+    ]
+    clock_name = "cpu" if options.cpu_time else "wall"
+    recording.write(options, __file__, rows, clock=clock_name, threads=options.threads)
 
 
 if __name__ == "__main__":

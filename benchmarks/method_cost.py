@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+import recording
 from steadfast import experiment, randomness
 from steadfast.config import Config
 from steadfast.methods import METHODS, Method
@@ -67,6 +68,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=30)
     options.add_argument("--backbone", default="lenet")
     options.add_argument("methods", nargs="*", default=list(METHODS))
+    recording.add_option(options)
     asked = options.parse_args()
     torch.set_num_threads(1)
     stream = make_stream()
@@ -78,10 +80,15 @@ def main() -> None:
         for name in order:
             times[name][i] = step(methods[name], stream.tasks[1])
     table = Table("method", "ms a step", "relative to finetune", "middle half of the rounds")
+    rows = []
     for name, taken in sorted(times.items(), key=lambda item: np.median(item[1])):
-        low, middle, high = np.quantile(taken / times["finetune"], [0.25, 0.5, 0.75])
+        ratios = taken / times["finetune"]
+        low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+        rows.append(recording.row(name, "step", "ms", list(1000 * taken)))
+        rows.append(recording.row(name, "step / finetune's", "ratio", list(ratios)))
         table.add_row(name, f"{1000 * np.median(taken):.1f}", f"{middle:.3f}", f"{low:.3f} to {high:.3f}")
     Console().print(table)
+    recording.write(asked, __file__, rows, clock="cpu", threads=1)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
 Batched: the weights of all seeds stacked (`torch.func.stack_module_state`), every seed's own batch passed through its
 own weights by `vmap` (a linear layer becomes a batched product, a convolution a grouped one), one backward pass, one
 Adam over the stack, which is Adam of each. One after another: a step of each as `steadfast run` takes it, channels last
-and fused. Same batches, same losses (checked), one thread; blocks of the two ways alternate, and the ratio of each pair
-of blocks is taken. Above 1 the batched way is the faster one.
+and fused. Same batches, same losses (checked), CPU time of one thread; blocks of the two ways alternate, and the ratio
+of each pair of blocks is taken. Above 1 the batched way is the faster one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+import recording
 from steadfast import backbones, performance
 
 SHAPE, CLASSES = (1, 32, 32), 10
@@ -93,11 +94,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=5, help="steps a block, each of all seeds")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of blocks")
+    recording.add_option(parser)
     options = parser.parse_args()
     batch = options.batch
     torch.set_num_threads(1)
     performance.keep_freed_memory()
     table = Table("network", "seeds", "one by one, images/s", "batched, images/s", "batched / one by one")
+    rows = []
     for backbone in options.backbones:
         for seeds in options.seeds:
             models = networks(backbone, seeds)
@@ -111,12 +114,19 @@ def main() -> None:
                 (seconds(apart, images, labels, options.steps), seconds(batched, images, labels, options.steps))
                 for _ in range(options.rounds)
             ]
-            low, middle, high = statistics.quantiles([a / b for a, b in times], n=4)
+            ratios = [a / b for a, b in times]
+            low, middle, high = statistics.quantiles(ratios, n=4)
             total = seeds * batch * options.steps
-            speeds = [total / statistics.median(column) for column in zip(*times)]
+            speeds = [[total / taken for taken in column] for column in zip(*times)]
             ratio = f"{middle:.2f}  ({low:.2f} to {high:.2f})"
-            table.add_row(backbone, str(seeds), *[f"{speed:,.0f}" for speed in speeds], ratio)
+            table.add_row(backbone, str(seeds), *[f"{statistics.median(way):,.0f}" for way in speeds], ratio)
+            for what, unit, values in (
+                ("one by one", "images/s", speeds[0]), ("batched", "images/s", speeds[1]),
+                ("batched / one by one", "ratio", ratios),
+            ):
+                rows.append(recording.row(backbone, what, unit, values, seeds=seeds, batch=batch))
     Console(width=110).print(table)
+    recording.write(options, __file__, rows, clock="cpu", threads=1)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ So no number in those tables is typed by hand: each comes from the records, and 
 from __future__ import annotations
 
 import argparse
-import re
-import sys
-from pathlib import Path
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+import pages
+from pages import ROOT
 from steadfast import paper, plots
 from steadfast.config import Config
 from steadfast.report import exports, figures, page, records
@@ -24,7 +23,7 @@ from steadfast.report.intervals import spread
 from steadfast.report.records import Record
 from steadfast.report.tables import NAMES, Entry, number, signed
 
-ROOT = Path(__file__).parents[1]
+TOOL = "show_results.py"
 BENCHMARK = "split-mnist"
 STRONG = "Replay, simplex, strong recipe"
 
@@ -121,15 +120,6 @@ def evolution(edition: Edition) -> Figure:
         return figure
 
 
-def filled(text: str, name: str, content: str) -> str:
-    """The text with `content` between the markers of this name."""
-    pattern = rf"(<!-- {name}: made by tools/show_results.py -->\n).*?(<!-- end -->)"
-    made, count = re.subn(pattern, lambda m: f"{m[1]}\n{content}\n\n{m[2]}", text, flags=re.DOTALL)
-    if count != 1:
-        raise SystemExit(f"There should be one place for {name!r}, and there are {count}.")
-    return made
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if something is out of date")
@@ -144,12 +134,10 @@ def main() -> None:
         ("docs/beyond.md", "ablation", ablation_table(report)),
     ):
         before = wanted.get(ROOT / place) or (ROOT / place).read_text()
-        wanted[ROOT / place] = filled(before, name, content)
-    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+        wanted[ROOT / place] = pages.filled(before, TOOL, name, content)
+    stale = pages.out_of_date(wanted)
     if check:
-        for path in stale:
-            print(f"{path.relative_to(ROOT)} is out of date: run python tools/show_results.py")
-        sys.exit(bool(stale))
+        pages.complain(stale, TOOL)
     for path in stale:
         path.write_text(wanted[path])
     evolution(edition).savefig(ROOT / "docs" / "images" / "evolution.png", dpi=110)

@@ -196,6 +196,9 @@ def test_the_loss_is_the_cross_entropy_plus_the_weighted_distance_of_the_remembe
         ({"distill_weight": 0.5}, "distill is off"),
         ({"empty": 0.5}, "balance is off"),
         ({"insert": "during", "policy": "herding"}, "by reservoir"),
+        ({"remembered": 128}, "remembered is 128, of a batch of 128"),
+        ({"remembered": 0}, "1 or more"),
+        ({"method": "gem", "remembered": 32}, "no such option"),
         ({"balance": True, "head": "cube", "slots": 2**40}, "leave balance out"),
         ({"method": "finetune", "balance": True}, "no such option"),
         ({"method": "agem", "vary": "shift"}, "no such option"),
@@ -472,3 +475,11 @@ def test_quick_runs_have_an_ablation_of_their_own() -> None:
     config = Config("split-mnist", memory=100, balance=True, quick=True).resolved()
     table = beyond.rows([{"config": config.to_json(), "final_average_accuracy": 50.0}])
     assert [row["variant"] for row in table] == ["published", "balance"]
+
+
+def test_two_ways_to_say_one_thing_are_one_run() -> None:
+    assert Config("split-mnist", remembered=64).hash == Config("split-mnist").hash
+    assert Config("split-mnist", batch=32, remembered=16).hash == Config("split-mnist", batch=32).hash
+    assert Config("split-mnist", remembered=46).command() == "steadfast run split-mnist --remembered 46"
+    during = Config("split-mnist", insert="during")
+    assert Config("split-mnist", insert="during", policy="reservoir").hash == during.hash

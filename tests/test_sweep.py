@@ -77,6 +77,18 @@ def swept(out: Path, on: Scripted, **options: Any) -> sweep.Run:
     return run
 
 
+def test_records_are_copied_as_each_run_ends_not_when_all_have(tmp_path: Path) -> None:
+    records, there = tmp_path / "records", []
+
+    def look(runs: Any) -> None:
+        there.append(sorted(path.name for path in records.glob("*")))
+
+    copied = lambda run: sweep.collect([run], records)  # noqa: E731
+    run = swept(tmp_path, Scripted(finishes), finished=copied, watch=look)
+    assert there[0] == [f"{run.config.name}.json"]  # at the first look after it, which is in the sweep
+    assert (records / there[0][0]).read_bytes() == run.folder.result.read_bytes()
+
+
 # Tries.
 
 

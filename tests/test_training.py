@@ -90,9 +90,16 @@ def test_replay_without_memory_is_finetuning_with_the_same_head(head: str) -> No
     assert_same_bits({k: v for k, v in one.items() if not k.startswith("method.memory.")}, other)
 
 
-def test_with_a_memory_half_of_each_batch_is_new_and_every_new_sample_comes_once_an_epoch() -> None:
+@pytest.mark.parametrize(
+    ("remembered", "new"),  # 16 samples a task, batches of 8
+    [(None, [4, 4, 4, 4]), (3, [5, 5, 5, 1]), (7, [1] * 16)],
+)
+def test_with_a_memory_part_of_each_batch_is_new_and_every_new_sample_comes_once_an_epoch(
+    remembered: int | None, new: list[int]
+) -> None:
     seen: list[int] = []
-    trainer = make_tiny_trainer(make_tiny_stream(per_class=8), watcher=Watcher(step=seen.append))
+    stream = make_tiny_stream(per_class=8)
+    trainer = make_tiny_trainer(stream, watcher=Watcher(step=seen.append), remembered=remembered)
     inputs: list[int] = []
     original = trainer.learner.features
 
@@ -103,9 +110,9 @@ def test_with_a_memory_half_of_each_batch_is_new_and_every_new_sample_comes_once
 
     trainer.learner.features = features  # type: ignore[method-assign]
     trainer.run()
-    first, others = 2 * [8, 8], 2 * 2 * [4, 4, 4, 4]  # 16 samples a task, batches of 8, 2 epochs
+    first, others = 2 * [8, 8], 2 * 2 * new  # two epochs
     assert seen == first + others
-    assert inputs == [8] * (4 + 16)
+    assert inputs == first + [size + (remembered or 4) for size in others]
 
 
 class Waits(TorchDispatchMode):

@@ -47,6 +47,7 @@ class Config:
     over: str | None = option(None, "softmax over `all` slots or the `seen` ones  (default: as the paper reads)")
     embedding: int | None = option(None, "width of a linear layer before a trainable head  (default: none)")
     memory: int | None = option(None, "images to remember  (default: the benchmark's)")
+    remembered: int | None = option(None, "remembered samples a step, of those in `batch`  (default: half of them)")
     policy: str = option("task", "what to remember: task (paper), class, reservoir, herding")
     backbone: str | None = option(None, "the network  (default: the benchmark's)")
     epochs: int | None = option(None, "epochs a task  (default: the benchmark's)")
@@ -76,7 +77,7 @@ class Config:
 
     def __post_init__(self) -> None:
         counts = {"batch": 2, "epochs": 1, "seed": 0, "slots": 1, "embedding": 1, "memory": 0, "importance_samples": 1,
-                  "tasks": 1, "classes_per_task": 1}
+                  "tasks": 1, "classes_per_task": 1, "remembered": 1}
         for name, least in counts.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
@@ -135,6 +136,8 @@ class Config:
             optimizer=self.optimizer or method.optimizer_name,
             lr=self.lr or method.lr,
             slots=self.slots or self._classes(benchmark),
+            remembered=None if self.remembered == self.batch // 2 else self.remembered,
+            policy="task" if self.insert == "during" and self.policy == "reservoir" else self.policy,  # it is by that
             over=None if self.over == heads.DEFAULT_OVER.get(self.head or method.head) else self.over,
             **self._cut(benchmark),
             **self._defaults_of_options(method.options, benchmark),
@@ -232,6 +235,8 @@ class Config:
         augments.get(self.augment or "none")
         augments.get(self.vary or "none")
         self._check_recipe()
+        if self.remembered is not None and self.remembered >= self.batch:
+            raise BadConfig(f"remembered is {self.remembered}, of a batch of {self.batch}: lower it, or raise batch.")
         if self.policy not in POLICIES:
             raise nearest("memory policy", self.policy, POLICIES)
         if self.order not in ORDERS:
@@ -330,5 +335,6 @@ class Config:
 
 # The fields that only some methods listen to; each method names its own in `options`.
 OPTIONAL = (
-    *recipe_options.OPTIONS, "memory", "policy", "strength", "margin", "gem_replay", "importance", "importance_samples",
+    *recipe_options.OPTIONS, "memory", "policy", "remembered", "strength", "margin", "gem_replay", "importance",
+    "importance_samples",
 )

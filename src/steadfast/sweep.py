@@ -140,12 +140,14 @@ def sweep(
     compiled: bool = False,
     retry_failed: bool = False,
     share: Share | None = None,
+    finished: Callable[[Run], None] = lambda run: None,
     watch: Callable[[Sequence[Run]], None] = lambda runs: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Do what is missing, as many at once as the engine has places; returns when nothing is left to do.
 
-    What another process works on is waited for, and taken over if that one leaves it undone."""
+    `finished` is told of each run that its worker has done. What another process works on is waited for, and taken
+    over if that one leaves it undone."""
     elsewhere = [r for r in runs if r.state == "running"]
     waiting = [r for r in runs if r.state in ("missing", "partial") or (r.state == "failed" and retry_failed)]
     active: list[Run] = []
@@ -172,7 +174,9 @@ def sweep(
                     active.remove(run)
                     _settle(run, ended, share)
                     run.tries -= run.state == "running" or blameless(ended)
-                    if run.state == "running":
+                    if run.state == "done":
+                        finished(run)
+                    elif run.state == "running":
                         elsewhere.append(run)
                     elif run.state == "partial" and run.tries < TRIES:
                         waiting.append(run)

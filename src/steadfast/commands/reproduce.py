@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -72,7 +73,7 @@ def reproduce(
     data: DataOption = None,
     out: OutOption = Path("runs"),
     records: Annotated[
-        str | None, typer.Option("--records", help="also copy results here, for a report: a folder or s3://...")
+        str | None, typer.Option("--records", help="also copy results here as they come: a folder or s3://...")
     ] = None,
     device: DeviceOption = "auto",
     on: Annotated[str, typer.Option("--on", help="local, ray[:ADDRESS] or slurm[:partition=NAME,...]")] = "local",
@@ -117,12 +118,13 @@ def reproduce(
             draw_features(out, records, start, add, data, device, threads, quick, dry_run)
         return
     engine = engines.engine(on, places=jobs, cpus=cpus, gpus=gpus)
+    keep: Callable[[Sequence[sweep.Run]], None] = partial(sweep.collect, records=records) if records else lambda _: None
+    keep(runs)
     stopping = watched(
         runs, out, engine, data_root=data, device=device, threads=threads, compiled=compiled,
-        retry_failed=retry_failed, share=shared,
+        retry_failed=retry_failed, share=shared, finished=lambda run: keep([run]),
     )
-    if records:
-        sweep.collect(runs, records)
+    keep(runs)  # what other processes have done meanwhile, too
     console.print(summary(runs, engine.places))
     conclude(runs, stopping)
     if with_figure:

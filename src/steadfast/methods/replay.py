@@ -19,10 +19,10 @@ from .base import METHODS, Method
 class Replay(Method):
     """B is half a batch of the task, B_M half a batch of the memory; the first task has all of it new.
 
-    What else `recipe` makes of the remembered half is off unless asked for.
+    B_M is `remembered` samples, if that is set. What else `recipe` makes of them is off unless asked for.
     """
 
-    options: tuple[str, ...] = ("memory", "policy", *recipe.OPTIONS)
+    options: tuple[str, ...] = ("memory", "policy", "remembered", *recipe.OPTIONS)
     remembers = True
     head = "simplex"
 
@@ -37,7 +37,7 @@ class Replay(Method):
         self.task, self.unseen = 0, 0  # for insertion during the task: its index, its samples not yet offered
 
     def fresh(self, batch: int) -> int:
-        return batch - batch // 2 if self.recalls else batch
+        return batch - (self.config.remembered or batch // 2) if self.recalls else batch
 
     def begin_task(self, task: Task) -> None:
         self.recalls = len(self.memory) > 0
@@ -49,7 +49,7 @@ class Replay(Method):
     def observe(self, images: Tensor, slots: Tensor) -> Tensor:
         new = (images, slots)
         if self.recalls:
-            rows = self.recalled = self.memory.sample(self.config.batch // 2, self.generator)
+            rows = self.recalled = self.memory.sample(self.config.remembered or self.config.batch // 2, self.generator)
             images = torch.cat([images, self.vary(self.memory.images[rows], self.generator)])
             slots = torch.cat([slots, self.memory.slots[rows]])
         loss = super().observe(images, slots)

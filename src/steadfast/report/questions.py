@@ -113,6 +113,11 @@ _PAIRS: tuple[tuple[str, str, str, tuple[str, dict[str, Any]], tuple[str, dict[s
         "The reference code takes them in label order; the paper says random classes.",
         "split-cifar100", ("label order", {"memory": 5600}), ("shuffled", {"memory": 5600, "order": "shuffled"}),
     ),
+    (
+        "How much of a batch is remembered? split-cifar100, M=5600",
+        "The text says half, 64 of 128; the reference code's loader comes to about 36 of 100 here.",
+        "split-cifar100", ("64 of 128", {"memory": 5600}), ("46 of 128", {"memory": 5600, "remembered": 46}),
+    ),
 )
 
 

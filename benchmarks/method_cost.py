@@ -82,11 +82,10 @@ def main() -> None:
     table = Table("method", "ms a step", "relative to finetune", "middle half of the rounds")
     rows = []
     for name, taken in sorted(times.items(), key=lambda item: np.median(item[1])):
-        ratios = taken / times["finetune"]
-        low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
-        rows.append(recording.row(name, "step", "ms", list(1000 * taken)))
-        rows.append(recording.row(name, "step / finetune's", "ratio", list(ratios)))
-        table.add_row(name, f"{1000 * np.median(taken):.1f}", f"{middle:.3f}", f"{low:.3f} to {high:.3f}")
+        ratio = recording.row(name, "step / finetune's", "ratio", list(taken / times["finetune"]))
+        rows += [recording.row(name, "step", "ms", list(1000 * taken)), ratio]
+        low, high = ratio["quartiles"]
+        table.add_row(name, f"{1000 * np.median(taken):.1f}", f"{ratio['median']:.3f}", f"{low:.3f} to {high:.3f}")
     Console().print(table)
     recording.write(asked, __file__, rows, clock="cpu", threads=1)
 

@@ -37,6 +37,10 @@ class CannotWrite(SteadfastError, OSError):
     """A full disk, a read-only folder: what was there before is intact."""
 
 
+class CannotRead(SteadfastError, OSError):
+    """A disk that fails, or no memory left to read with: the file may be as good as ever, and is left as it is."""
+
+
 class NewerFile(BadFile):
     """A file that is whole, but of a format that only a newer steadfast reads."""
 

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .errors import BadFile, CannotWrite, NewerFile
+from .errors import BadFile, CannotRead, CannotWrite, NewerFile
 
 FORMAT = 1  # of tensor files; a newer one is refused
 LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
@@ -58,6 +58,20 @@ def cannot_write(path: Path, error: OSError) -> CannotWrite:
     )
 
 
+def cannot_read(path: Path, error: Exception) -> CannotRead:
+    """What could not be read, why, and that nothing was done to it."""
+    why = getattr(error, "strerror", None) or (f"no memory left ({_short(error)})" if _no_memory(error) else error)
+    return CannotRead(
+        f"{path} cannot be read: {why}. It may be whole, and is left as it is; see to the disk, the permissions or the "
+        f"memory, and give the same command again."
+    )
+
+
+def _no_memory(error: Exception) -> bool:
+    """Python's own error, or PyTorch's, which is a RuntimeError like any other."""
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+
+
 def dumps(value: Any) -> str:
     """One line of JSON with sorted keys; a NaN becomes null, which every reader understands."""
     return json.dumps(plain(value), sort_keys=True, allow_nan=False)
@@ -80,11 +94,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """JSON from a file, or BadFile that names it."""
+    """JSON from a file; BadFile names one that is not there or is no JSON, CannotRead one that may be good."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except (FileNotFoundError, ValueError, RecursionError) as error:
         raise BadFile(f"{path} cannot be read as JSON: {error}") from error
+    except (OSError, MemoryError) as error:
+        raise cannot_read(path, error) from error
 
 
 def write_record(path: Path, value: Mapping[str, Any]) -> None:
@@ -123,24 +139,35 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str,
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write_tensors` wrote; anything truncated, altered or foreign is refused, nothing is executed."""
+    """What `write_tensors` wrote; anything truncated, altered or foreign is a BadFile, nothing is executed.
+
+    A disk or a memory that fails is no fault of the file's: that is CannotRead."""
     try:
         content = _bounded(path)
         tensors = safetensors.torch.load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         metadata = header["__metadata__"]
         version, text, digest = metadata["format"], metadata["state"], metadata["digest"]
-    except Exception as error:  # a file can be wrong in any way, and all of them are the file's fault
+    except Exception as error:  # a file can be wrong in any way
+        if _not_its_fault(error):
+            raise cannot_read(path, error) from error
         raise BadFile(f"{path} is not a steadfast tensor file, or it is damaged: {_short(error)}") from error
     if version != str(FORMAT):
         raise NewerFile(f"{path} has format {version[:20]}, this steadfast reads format {FORMAT}: upgrade to read it.")
     try:
         good, state = digest == _digest(tensors, text), json.loads(text)
     except Exception as error:
+        if _not_its_fault(error):
+            raise cannot_read(path, error) from error
         raise BadFile(f"{path} is damaged: {_short(error)}") from error
     if not good or not isinstance(state, dict):
         raise BadFile(f"{path} is damaged: its content does not match its digest.")
     return tensors, state
+
+
+def _not_its_fault(error: Exception) -> bool:
+    """Whether reading failed for want of a disk or of memory; a file that is not there is missing."""
+    return _no_memory(error) or (isinstance(error, OSError) and not isinstance(error, FileNotFoundError))
 
 
 def _bounded(path: Path) -> bytes:

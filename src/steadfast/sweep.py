@@ -15,7 +15,7 @@ import filelock
 from . import benchmarks, files
 from .config import Config
 from .engines import Engine, Handle, Job, blameless, failure_of, record_failure
-from .errors import BadFile
+from .errors import BadFile, CannotRead
 from .run_folder import RunFolder
 from .share import SMALL, Share, is_address
 
@@ -71,7 +71,7 @@ def _look(run: Run) -> Run:
     run.state, run.note = "missing", ""
     try:
         run.result = run.folder.read_result()
-    except BadFile as error:
+    except (BadFile, CannotRead) as error:
         run.state, run.note = "failed", str(error)
         return run
     if run.result is not None:

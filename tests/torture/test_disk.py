@@ -14,9 +14,10 @@ import pytest
 from survivor import differ, remains
 
 from conftest import make_tiny_config
-from steadfast import experiment, files
+from steadfast import experiment, files, sweep
 from steadfast.config import Config
-from steadfast.errors import CannotWrite
+from steadfast.errors import CannotRead, CannotWrite
+from steadfast.training import Stopped, Watcher
 
 Run = Callable[..., experiment.Result]
 CONFIG: dict[str, Any] = {"backbone": "lenet", "epochs": 2}
@@ -121,6 +122,45 @@ def test_every_single_write_may_fail(method: str, run_tiny: Run, tmp_path: Path)
     by_method = {**before, method: total}
     clear, absorbed = (sum(each[name] for each in by_method.values()) for name in ("clear", "absorbed"))
     figures.keep("disk", faults=clear + absorbed, clear=clear, absorbed=absorbed, by_method=by_method)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, os.strerror(errno.EIO)), MemoryError(),
+                                   RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to")])
+def test_checkpoints_that_cannot_be_read_now_are_kept_for_later(
+    error: Exception, run_tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, taken = make_tiny_config(**CONFIG), iter(range(9))
+    run_tiny(config, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run_tiny(config, tmp_path / "cut", watcher=Watcher(stop=lambda: next(taken, None) is None))
+    before = sorted((tmp_path / "cut" / config.name).iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_bounded", lambda path: raising(error))
+        with pytest.raises(CannotRead, match=r"checkpoint-\d+.safetensors cannot be read: .*left as it is"):
+            run_tiny(config, tmp_path / "cut")
+    assert sorted((tmp_path / "cut" / config.name).iterdir()) == before
+    run_tiny(config, tmp_path / "cut")
+    differ(remains(tmp_path / "cut"), remains(tmp_path / "whole"), "the disk that could not be read")
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, os.strerror(errno.EIO)), MemoryError()])
+def test_a_result_that_cannot_be_read_now_is_kept_for_later(
+    error: Exception, run_tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_tiny_config(**CONFIG)
+    made = run_tiny(config)
+    before = sorted((tmp_path / config.name).iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", lambda path, **options: raising(error))
+        with pytest.raises(CannotRead, match=r"result.json cannot be read: .*left as it is"):
+            run_tiny(config)
+        assert sweep.survey([config], tmp_path)[0].state == "failed"
+    assert sorted((tmp_path / config.name).iterdir()) == before
+    assert run_tiny(config) == files.plain(made)
+
+
+def raising(error: Exception) -> Any:
+    raise error
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
-from steadfast import benchmarks, cli, data, experiment, streams
+from steadfast import benchmarks, cli, data, experiment, files, stored, streams
 from steadfast.config import Config
 from steadfast.engines import Job, work
 from steadfast.errors import BadConfig, BadData, BadInput
-from steadfast.run_folder import RunFolder
+from steadfast.run_folder import Result, RunFolder
 from steadfast.stored import Mapped, Pictures, Stored, open_arrays, open_pictures
 from steadfast.training import Stopped, Watcher
 from test_experiment import left_behind
@@ -140,6 +141,69 @@ def test_the_command_learns_arrays_and_its_run_goes_on_to_the_same_bits(
     (whole,) = (tmp_path / "whole").iterdir()
     assert whole.name == folder.name, "the same run, however it was started"
     assert_same_bits(left_behind(RunFolder(folder)), left_behind(RunFolder(whole)))
+
+
+def test_a_run_is_not_gone_on_with_nor_its_result_shown_with_other_data(arrays: Path, tmp_path: Path) -> None:
+    config = Config(f"arrays:{arrays}", backbone="mlp", classes_per_task=2, epochs=2, batch=4, memory=8).resolved()
+    out, labels = tmp_path / "out", np.load(arrays / "train_labels.npy")
+    good = np.load(arrays / "train_images.npy")
+
+    def go_on(stops: Iterator[bool] | None = None, resume: bool = True) -> Result:
+        watcher = Watcher(stop=lambda: next(stops)) if stops else None
+        return experiment.run(config, out, device="cpu", threads=1, watcher=watcher, resume=resume)
+
+    with pytest.raises(Stopped):
+        go_on(iter([False] * 7 + [True]))
+    inverted, fewer, (newest, *_) = ~good, good[:8], RunFolder(out / config.name).checkpoints()
+    for images, their in ((inverted, labels), (fewer, labels[:8]), (good, labels[::-1])):
+        np.save(arrays / "train_images.npy", images)
+        np.save(arrays / "train_labels.npy", their)
+        with pytest.raises(BadData, match=rf"{newest.name} was made from other data .* or start anew with --fresh"):
+            go_on()
+    np.save(arrays / "train_images.npy", good)
+    np.save(arrays / "train_labels.npy", labels)
+    done = go_on()
+    assert done == go_on() and done["data"] == data.fingerprint(config.benchmark)
+    np.save(arrays / "train_images.npy", inverted)
+    with pytest.raises(BadData, match=r"result\.json was made from other data"):
+        go_on()
+    assert go_on(resume=False)["data"] == data.fingerprint(config.benchmark) != done["data"]
+
+
+def test_a_checkpoint_from_before_there_were_fingerprints_is_gone_on_with(arrays: Path, tmp_path: Path) -> None:
+    config = Config(f"arrays:{arrays}", backbone="mlp", classes_per_task=2, epochs=1, batch=4, memory=8).resolved()
+    trainer = experiment.make_trainer(config, experiment.make_stream(config), torch.device("cpu"))
+    experiment.save(trainer, RunFolder(tmp_path / "run"))
+    (path,) = RunFolder(tmp_path / "run").checkpoints()
+    tensors, plain = files.read_tensors(path)
+    assert plain.pop("data") == data.fingerprint(config.benchmark)
+    files.write_tensors(path, tensors, plain)
+    assert experiment.restore(trainer, RunFolder(tmp_path / "run"))
+
+
+def test_a_fingerprint_is_of_content_and_order_not_of_names(tmp_path: Path) -> None:
+    write_pictures(tmp_path, ("cat", "dog"))
+    first, second, *_ = files_of = sorted((tmp_path / "train" / "cat").iterdir())
+    before = data.fingerprint(f"images:{tmp_path}")
+    files_of[-1].rename(files_of[-1].with_name("9.png"))
+    assert data.fingerprint(f"images:{tmp_path}") == before == open_pictures(tmp_path, workers=0).fingerprint
+    first.rename(first.with_name("1a.png"))  # now after the second
+    assert data.fingerprint(f"images:{tmp_path}") != before
+    first.with_name("1a.png").rename(first)
+    second.write_bytes(second.read_bytes()[:-1] + b"x")
+    assert data.fingerprint(f"images:{tmp_path}") != before
+    assert data.fingerprint("mnist") is None
+
+
+def test_a_fingerprint_of_much_data_is_of_some_of_it(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "WHOLE", 100)
+    monkeypatch.setattr(stored, "MEASURED", 3)  # the first, the sixth and the last
+    before, images = data.fingerprint(f"arrays:{arrays}"), np.load(arrays / "train_images.npy")
+    for row, told in ((4, False), (5, True), (11, True)):
+        changed = images.copy()
+        changed[row, 0, 3, 3] ^= 1
+        np.save(arrays / "train_images.npy", changed)
+        assert (data.fingerprint(f"arrays:{arrays}") != before) == told
 
 
 @pytest.mark.slow

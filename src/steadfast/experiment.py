@@ -17,7 +17,7 @@ import torch
 
 from . import __version__, backbones, benchmarks, data, distributed, files, heads, metrics, performance, randomness
 from .config import Config
-from .errors import BadConfig, BadFile, NewerFile
+from .errors import BadConfig, BadData, BadFile, NewerFile
 from .learner import Learner
 from .methods import METHODS, Method
 from .run_folder import Result, RunFolder
@@ -66,6 +66,7 @@ def run(
     ready = None if resume and folder.result.exists() else prepare()
     with folder.lock() if ranks.rank == 0 else nullcontext():
         if (done := distributed.tell(lambda: begin(config, folder, resume))) is not None:
+            _check_data(folder.result, done.get("data"), data.fingerprint(benchmarks.find(config.benchmark).dataset))
             return done
         stream, trainer = ready or prepare()
         distributed.tell(lambda: describe(config, folder, trainer.learner))
@@ -220,6 +221,7 @@ def save(trainer: Trainer, folder: RunFolder, saved: Callable[[Path], None] | No
             return
     tensors, plain = trainer.state()
     plain["run"] = trainer.method.config.hash
+    plain |= {"data": trainer.stream.fingerprint} if trainer.stream.fingerprint else {}
     old = folder.checkpoints()
     number = int(old[0].stem.split("-")[1]) + 1 if old else 1
     files.write_tensors(folder.path / f"checkpoint-{number:06d}.safetensors", tensors, plain)
@@ -246,6 +248,7 @@ def restore(trainer: Trainer, folder: RunFolder) -> bool:
         name = trainer.method.config.hash
         if (owner := plain.pop("run", name)) != name:
             raise BadFile(f"{path} belongs to the run {owner!r}, not to {name}: move it back, or use --fresh.")
+        _check_data(path, plain.pop("data", None), trainer.stream.fingerprint)
         try:
             trainer.load(tensors, plain)
         except UNFIT as error:
@@ -255,6 +258,15 @@ def restore(trainer: Trainer, folder: RunFolder) -> bool:
             ) from error
         return True
     return False
+
+
+def _check_data(path: Path, before: Any, now: str | None) -> None:
+    """A run on one's own data is of the data it began with. What says nothing of them is from before it was asked."""
+    if before is not None and before != now:
+        raise BadData(
+            f"{path} was made from other data than are there now (fingerprint {str(before)[:12]} then, "
+            f"{str(now)[:12]} now): put those back, choose another --out, or start anew with --fresh."
+        )
 
 
 def summarise(config: Config, stream: Stream, trainer: Trainer, environment: dict[str, Any]) -> Result:
@@ -282,6 +294,7 @@ def summarise(config: Config, stream: Stream, trainer: Trainer, environment: dic
         "labels": list(stream.labels),
         "parameters": sum(p.numel() for p in trainer.learner.parameters()),
         "memory_bytes": trainer.method.memory.bytes if trainer.method.memory is not None else 0,
+        **({"data": stream.fingerprint} if stream.fingerprint else {}),
         "seconds": round(sum(record["seconds"] for record in epochs), 3),
         "environment": environment,
     }

@@ -7,6 +7,8 @@ An address, `arrays:FOLDER` or `images:FOLDER`, names such a data set wherever a
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import mmap
 import multiprocessing
 import os
@@ -28,8 +30,11 @@ from .errors import BadData, BadInput
 RESIDENT = 2**27  # bytes of a mapped file that may stay in the process's memory
 FAULT = 2**16  # bytes that the system maps around each one touched
 AHEAD = 4  # batches decoded before they are asked for
-MEASURED = 1000  # images that mean and deviation are taken from
+MEASURED = 1000  # images that mean and deviation are taken from, and the fingerprint of more than WHOLE
+WHOLE = 2**28  # bytes of images that a fingerprint is taken of as a whole
+READ = 2**24  # bytes that are read at once for it
 KINDS = ("arrays", "images")
+Parts = tuple[tuple["Stored", "Stored"], list[Tensor], tuple[str, ...]]  # (train, test) images, labels; class names
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 
 
@@ -61,6 +66,14 @@ class Stored:
     def expect(self, batches: Iterator[Tensor]) -> None:
         """These batches will be asked for next, in this order."""
 
+    def sizes(self) -> list[int]:
+        """Bytes on disk: of all images together, or of each."""
+        raise NotImplementedError
+
+    def contents(self, rows: np.ndarray) -> Iterator[bytes]:
+        """What lies on disk of these rows, in turn."""
+        raise NotImplementedError
+
 
 class Mapped(Stored):
     """The rows of a .npy file; what was read is given back to the system, so the file may be of any size."""
@@ -85,6 +98,13 @@ class Mapped(Stored):
             self.array._mmap.madvise(mmap.MADV_DONTNEED)
             self._touched = 0
         return batch
+
+    def sizes(self) -> list[int]:
+        return [self.array.nbytes]
+
+    def contents(self, rows: np.ndarray) -> Iterator[bytes]:
+        at_once = max(1, READ * len(self) // self.array.nbytes)
+        return (self.read(rows[begin : begin + at_once]).tobytes() for begin in range(0, len(rows), at_once))
 
 
 class Pictures(Stored):
@@ -124,6 +144,18 @@ class Pictures(Stored):
             self._begun.append((wanted, future))
             return
 
+    def sizes(self) -> list[int]:
+        try:
+            return [os.stat(path).st_size for path in self.paths]
+        except OSError as error:
+            raise BadData(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    def contents(self, rows: np.ndarray) -> Iterator[bytes]:
+        try:
+            yield from (Path(self.paths[row]).read_bytes() for row in rows)
+        except OSError as error:
+            raise BadData(f"{error.filename} cannot be read: {error.strerror}") from error
+
 
 def _serve() -> None:
     """In a process that decodes: it ends with the one it works for, however that ends, and not before.
@@ -162,14 +194,23 @@ def class_names(kind: str, folder: Path) -> tuple[str, ...]:
     return _array_parts(folder)[2] if kind == "arrays" else _picture_classes(folder)
 
 
+def fingerprint(kind: str, folder: Path) -> str:
+    """Of such a data set as it is now."""
+    return _fingerprint(*(_array_parts(folder) if kind == "arrays" else _picture_parts(folder)))
+
+
 def open_arrays(folder: Path | str) -> Dataset:
     """A data set of train_images.npy, train_labels.npy, test_images.npy, test_labels.npy and, maybe, classes.txt."""
-    (train, test), labels, classes = _array_parts(Path(folder))
+    return _dataset(Path(folder), _array_parts(Path(folder)))
+
+
+def _dataset(folder: Path, parts: Parts) -> Dataset:
+    (train, test), labels, classes = parts
     mean, std = _statistics(train)
-    return Dataset(Path(folder).name, train, labels[0], test, labels[1], classes, mean, std)  # type: ignore[arg-type]
+    return Dataset(folder.name, train, labels[0], test, labels[1], classes, mean, std, _fingerprint(*parts))  # type: ignore[arg-type]
 
 
-def _array_parts(folder: Path) -> tuple[tuple[Mapped, Mapped], list[Tensor], tuple[str, ...]]:
+def _array_parts(folder: Path) -> Parts:
     _must_be(folder, "train_images.npy, train_labels.npy, test_images.npy and test_labels.npy")
     train, test = Mapped(folder / "train_images.npy"), Mapped(folder / "test_images.npy")
     labels = [_labels(folder / "train_labels.npy", len(train)), _labels(folder / "test_labels.npy", len(test))]
@@ -184,14 +225,14 @@ def _array_parts(folder: Path) -> tuple[tuple[Mapped, Mapped], list[Tensor], tup
 
 def open_pictures(folder: Path | str, size: int = 64, workers: int | None = None) -> Dataset:
     """A data set of files train/CLASS/... and test/CLASS/..., read in colour and scaled to `size` a side."""
-    folder = Path(folder)
+    return _dataset(Path(folder), _picture_parts(Path(folder), size, workers))
+
+
+def _picture_parts(folder: Path, size: int = 64, workers: int | None = None) -> Parts:
     classes = _picture_classes(folder)
-    parts = {part: _files(folder / part, classes) for part in ("train", "test")}
-    (train, train_labels), (test, test_labels) = (
-        (Pictures(paths, (3, size, size), workers), torch.tensor(labels)) for paths, labels in parts.values()
-    )
-    mean, std = _statistics(train)
-    return Dataset(folder.name, train, train_labels, test, test_labels, classes, mean, std)  # type: ignore[arg-type]
+    (train, train_labels), (test, test_labels) = (_files(folder / part, classes) for part in ("train", "test"))
+    images = Pictures(train, (3, size, size), workers), Pictures(test, (3, size, size), workers)
+    return images, [torch.tensor(train_labels), torch.tensor(test_labels)], classes
 
 
 def _picture_classes(folder: Path) -> tuple[str, ...]:
@@ -231,7 +272,7 @@ def _labels(path: Path, count: int) -> Tensor:
 
 def _statistics(images: Stored) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation a channel, of some images evenly over all of them."""
-    some = torch.linspace(0, len(images) - 1, min(MEASURED, len(images))).long()
+    some = _evenly(images)
     sums = torch.zeros(2, images.shape[1], dtype=torch.float64)
     parts: Iterable[Tensor] = some.split(50)
     for part in parts:
@@ -242,3 +283,22 @@ def _statistics(images: Stored) -> tuple[tuple[float, ...], tuple[float, ...]]:
         sums += torch.stack([pixels.mean((2, 3)).sum(0), pixels.square().mean((2, 3)).sum(0)])
     mean, square = sums / len(some)
     return tuple(mean.tolist()), tuple((square - mean.square()).clamp(min=0.0025).sqrt().tolist())
+
+
+def _fingerprint(images: tuple[Stored, Stored], labels: list[Tensor], classes: tuple[str, ...]) -> str:
+    """By which a run knows its data again: class names, labels, sizes, and the images' bytes.
+
+    Of more than WHOLE bytes only MEASURED images evenly over all of them, so that it is soon done for data of any size.
+    What files are called does not count, but for their order."""
+    seen = hashlib.sha256(json.dumps(classes).encode())
+    for part, of in zip(images, labels):
+        sizes = part.sizes()
+        seen.update(json.dumps([part.shape, sizes]).encode() + of.numpy().astype("<i8").tobytes())
+        for content in part.contents(np.arange(len(part)) if sum(sizes) <= WHOLE else _evenly(part).numpy()):
+            seen.update(content)
+    return seen.hexdigest()
+
+
+def _evenly(images: Stored) -> Tensor:
+    """MEASURED rows evenly over all of them, or all."""
+    return torch.linspace(0, len(images) - 1, min(MEASURED, len(images))).long()

@@ -68,6 +68,7 @@ class Stream:
     labels: tuple[str, ...]  # by slot
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    fingerprint: str | None = None  # of the data, where they are one's own
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -146,7 +147,7 @@ def split_sizes(
         test = _samples_of(data.test_images, test_slots, slots)
         tasks.append(Task(index, tuple(slots.tolist()), train, test, held))
     labels = tuple(data.classes[label] for label in arrival[: sum(sizes)].tolist())
-    return Stream(name or f"split-{data.name}", tuple(tasks), labels, data.mean, data.std)
+    return Stream(name or f"split-{data.name}", tuple(tasks), labels, data.mean, data.std, data.fingerprint)
 
 
 def permuted(
@@ -167,7 +168,7 @@ def permuted(
         test = Samples(data.test_images, every_test, data.test_labels + count * index, permutation)
         made.append(Task(index, tuple(range(count * index, count * (index + 1))), train, test, held))
     labels = tuple(f"{label}@{index + 1}" for index in range(tasks) for label in data.classes)
-    return Stream(name or f"permuted-{data.name}", tuple(made), labels, data.mean, data.std)
+    return Stream(name or f"permuted-{data.name}", tuple(made), labels, data.mean, data.std, data.fingerprint)
 
 
 def _check_labels(data: Dataset) -> None:

@@ -19,7 +19,7 @@ from .digits import CLASSES
 from .digits import digits as _split_digits
 from .places import Found, cache_folder
 
-__all__ = ["Dataset", "Found", "cache_folder", "fetch", "load", "locate", "names"]
+__all__ = ["Dataset", "Found", "cache_folder", "fetch", "fingerprint", "load", "locate", "names"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Dataset:
     classes: tuple[str, ...]
     mean: tuple[float, ...]  # per channel, in [0, 1] units, after padding
     std: tuple[float, ...]
+    fingerprint: str | None = None  # of data that no digest of ours vouches for, by which a run knows them again
 
 
 def load(name: str, root: str | Path | None = None, *, download: bool = True) -> Dataset:
@@ -61,6 +62,13 @@ def load(name: str, root: str | Path | None = None, *, download: bool = True) ->
     return Dataset(
         name, train_images, train_labels, test_images, test_labels, entry.classes, entry.mean, entry.std
     )
+
+
+def fingerprint(name: str) -> str | None:
+    """Of one's own data as they are now; None for a data set that is known by its digests."""
+    from .. import stored
+
+    return None if (own := stored.address(name)) is None else stored.fingerprint(*own)
 
 
 def locate(name: str, root: str | Path | None = None) -> list[Found]:

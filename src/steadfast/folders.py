@@ -94,8 +94,9 @@ def _sizes(paths: Sequence[Path], stop: Stop) -> Iterator[tuple[int, int]]:
     """The (width, height) of each that says so; the pixels are not read."""
     for path in _until(stop, paths):
         try:
-            with Image.open(path) as picture:
+            with inputs.opened(path) as picture:
                 turned = picture.getexif().get(0x0112, 1) >= 5  # on its side
-                yield (picture.height, picture.width) if turned else picture.size
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            continue
+                size = (picture.height, picture.width) if turned else picture.size
+        except BadInput:
+            continue  # `read` will say so
+        yield size

@@ -13,14 +13,16 @@ What is done to it, always the same way:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from .errors import BadConfig, BadInput
@@ -28,6 +30,8 @@ from .errors import BadConfig, BadInput
 Shape = tuple[int, ...]
 LARGEST = 96  # pixels a side that images of one size may have to be taken as they are
 USUAL = 64  # pixels a side for larger and mixed ones, unless asked for another
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "DIB", "PPM", "TIFF", "WEBP", "JPEG2000", "AVIF")  # of files; PIL would hand
+# PostScript to a program, whatever the file is called, and its decoders of rarer formats fail in ways of their own
 
 
 def are_images(X: Any) -> bool:
@@ -48,6 +52,8 @@ def images(X: Any, shape: Shape | None, size: int | tuple[int, int] | None = Non
     pixels = _bytes(_channels_last(_numpy(X), channels_first=isinstance(X, Tensor)), "the images")  # (n, h, w, c)
     if not len(pixels):
         raise BadInput("The batch is empty: give at least one image.")
+    if not pixels.size:
+        raise BadInput(f"The images are {_by(pixels.shape[1:3])} pixels; they must have at least one.")
     if size is not None and pixels.shape[1:3] != (shape[1:] if shape else pair(size)):
         return _stack([Image.fromarray(p.squeeze(-1) if p.shape[-1] == 1 else p) for p in pixels], shape, size)
     if shape is not None:
@@ -63,20 +69,45 @@ def images(X: Any, shape: Shape | None, size: int | tuple[int, int] | None = Non
 def as_picture(item: Any, at: int | str) -> Image.Image:
     """One image as PIL's, grey or RGB, upright; whatever is wrong with it is a BadInput that names it."""
     if isinstance(item, str | Path):
-        try:
-            with Image.open(item) as file:
-                return _upright(file)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise BadInput(f"{item} cannot be read as an image: {error}") from error
+        with opened(item) as file:
+            return _upright(file)
     if isinstance(item, Image.Image):
-        return _upright(item)
+        with _its_own_fault(f"Image {at}"):  # it may not have read its file yet
+            return _upright(item)
     if not hasattr(item, "ndim"):
         raise BadInput(f"Item {at} is a {type(item).__name__}; an image is an array, a PIL image or a path.")
     array = _numpy(item)
-    if array.ndim not in (2, 3):
+    if array.ndim not in (2, 3) or not array.size:
         raise BadInput(f"Image {at} has shape {array.shape}; an image is (h, w), (h, w, c) or (c, h, w).")
     pixels = _bytes(_channels_last(array[None], channels_first=isinstance(item, Tensor)), f"image {at}")[0]
     return Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels)
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[Image.Image]:
+    """An image file of one of FORMATS by its content; what cannot be read within this is a BadInput that names it."""
+    with _its_own_fault(str(path)), Image.open(path, formats=formats()) as file:
+        yield file
+
+
+@cache
+def formats() -> tuple[str, ...]:
+    """Those of FORMATS that this PIL has been built to read."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+@contextmanager
+def _its_own_fault(name: str) -> Iterator[None]:
+    """Decoders raise whatever they like, and within this it is the image's fault."""
+    try:
+        yield
+    except UnidentifiedImageError as error:
+        known = ", ".join(formats())
+        raise BadInput(f"{name} cannot be read as an image: it is none of {known}; convert it to one.") from error
+    except Exception as error:
+        kind = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
+        raise BadInput(f"{name} cannot be read as an image: {kind}{error}") from error
 
 
 def vectors(X: np.ndarray) -> Tensor:
@@ -152,6 +183,8 @@ def first_size(sizes: set[tuple[int, int]], size: int | tuple[int, int] | None) 
 
 
 def _upright(picture: Image.Image) -> Image.Image:
+    if 0 in picture.size:
+        raise BadInput(f"it is {_by(picture.size)} pixels; it must have at least one.")
     if picture.mode.startswith("I;16"):  # PIL would cut 16 bits off at 255, not scale them
         picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
     elif picture.mode in ("I", "F"):  # likewise 32 bits; what they mean is as for an array of them

@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import EpsImagePlugin
 
 from conftest import make_tiny_config
-from steadfast import data, experiment, files
+from steadfast import data, experiment, files, folders, inputs, stored
 from steadfast.data import parse
 from steadfast.data.catalog import Packed, Part
-from steadfast.errors import BadData, BadFile
+from steadfast.errors import BadData, BadFile, BadInput
 from steadfast.estimator import IncrementalClassifier
 from steadfast.report import records
 
@@ -142,3 +143,26 @@ def test_state_that_lies_about_itself_is_refused_with_a_right_digest(tmp_path: P
         (tmp_path / "x").write_bytes(safetensors.torch.save({}, metadata=metadata))
         with pytest.raises(BadFile):
             files.read_tensors(tmp_path / "x")
+
+
+def test_no_program_is_started_for_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PIL goes by content, not by name: it hands PostScript to Ghostscript, called gs."""
+    ran, program, cat = tmp_path / "ran", tmp_path / "bin" / "gs", tmp_path / "train" / "cats" / "cat.png"
+    for path in (program, cat):
+        path.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # not looked for yet
+    cat.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
+    assert EpsImagePlugin.has_ghostscript()
+    ran.unlink(missing_ok=True)  # it was only asked for its version
+    for size in (None, 8):
+        (_, why), = folders.read([cat], None, size).bad
+        assert "cat.png cannot be read as an image: it is none of PNG, JPEG" in why
+    with pytest.raises(BadInput, match="it is none of PNG"):
+        inputs.images([str(cat)], None)
+    (tmp_path / "test").symlink_to("train")
+    with pytest.raises(BadData, match="it is none of PNG"):
+        stored.open_pictures(tmp_path)
+    assert not ran.exists()

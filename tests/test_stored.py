@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -105,6 +106,46 @@ def test_what_is_no_data_set_is_refused_by_name(arrays: Path, tmp_path: Path) ->
     (tmp_path / "bad.png").write_bytes(b"no image")
     with pytest.raises(BadInput, match=r"bad\.png cannot be read"):
         Pictures([tmp_path / "bad.png"], (3, 8, 8))[torch.tensor([0])]
+
+
+def npy(shape: str, body: bytes = bytes(96), kind: str = "<i8") -> bytes:
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}".encode()
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + body
+
+
+@pytest.mark.parametrize("name, content", [
+    *(("train_labels", npy(shape)) for shape in (
+        f"({10**13},)", f"({10**30},)", "(True,)", "(12,", "(-12,)", "(12.0,)",
+    )),
+    ("train_labels", npy("(12,)}\n {0")), ("train_labels", npy("(12,)", kind="<V999999999")),
+    ("train_labels", b"\x93NUMPY\2\0\xff\xff\xff\xff"), ("train_labels", b"PK\3\4, a zip"), ("train_labels", b""),
+    *(("train_images", npy(shape, bytes(5120), "|u1")) for shape in ("(-5, 1, 32, 32)", "(12, 1, 8, 99999999999)")),
+])
+def test_a_header_that_lies_is_refused_and_nothing_of_its_size_is_made(name: str, content: bytes, arrays: Path) -> None:
+    (arrays / f"{name}.npy").write_bytes(content)
+    with pytest.raises(BadData, match=rf"{name}\.npy cannot be read as a \.npy array: \w+Error: "):
+        open_arrays(arrays)
+
+
+def test_a_label_beyond_what_there_is_makes_no_classes(arrays: Path) -> None:
+    for dtype, label, told in (
+        (np.int64, 2**36, rf"label {2**36} in .*, and only 24 samples: number the classes .* in a classes\.txt"),
+        (np.uint64, 2**64 - 1, "labels are 12 whole numbers from 0"), (np.int8, -1, "12 whole numbers from 0"),
+    ):
+        labels = (np.arange(12) % 4).astype(dtype)
+        labels[3] = label
+        np.save(arrays / "train_labels.npy", labels)
+        with pytest.raises(BadData, match=told):
+            open_arrays(arrays)
+    np.save(arrays / "train_labels.npy", np.arange(12) + 50)  # few samples of many classes, if these are named
+    (arrays / "classes.txt").write_text("".join(f"kind {n}\n" for n in range(62)))
+    assert open_arrays(arrays).classes[-1] == "kind 61"
+    (arrays / "classes.txt").write_text("".join(f"kind {n}\n" for n in range(61)))
+    with pytest.raises(BadData, match="labels up to 61, 61 names"):
+        open_arrays(arrays)
+    (arrays / "classes.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(BadData, match=r"classes\.txt cannot be read as one name a line"):
+        open_arrays(arrays)
 
 
 # A folder of one's own as the benchmark of a run.

@@ -31,6 +31,7 @@ RESIDENT = 2**27  # bytes of a mapped file that may stay in the process's memory
 FAULT = 2**16  # bytes that the system maps around each one touched
 AHEAD = 4  # batches decoded before they are asked for
 MEASURED = 1000  # images that mean and deviation are taken from, and the fingerprint of more than WHOLE
+LARGEST_HEADER = 10_000  # bytes, of a .npy file; numpy's own limit
 WHOLE = 2**28  # bytes of images that a fingerprint is taken of as a whole
 READ = 2**24  # bytes that are read at once for it
 KINDS = ("arrays", "images")
@@ -79,10 +80,7 @@ class Mapped(Stored):
     """The rows of a .npy file; what was read is given back to the system, so the file may be of any size."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self.array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise BadData(f"{path} cannot be read as a .npy array: {error}") from error
+        self.array = _mapped(path)
         if self.array.dtype != np.uint8 or self.array.ndim != 4 or not self.array.size:
             raise BadData(
                 f"{path} holds {self.array.dtype} of shape {self.array.shape}; images are bytes (uint8) of shape "
@@ -214,9 +212,19 @@ def _array_parts(folder: Path) -> Parts:
     _must_be(folder, "train_images.npy, train_labels.npy, test_images.npy and test_labels.npy")
     train, test = Mapped(folder / "train_images.npy"), Mapped(folder / "test_images.npy")
     labels = [_labels(folder / "train_labels.npy", len(train)), _labels(folder / "test_labels.npy", len(test))]
-    count = int(max(part.max() for part in labels)) + 1
-    names = folder / "classes.txt"
-    classes = tuple(names.read_text().split("\n")[:count]) if names.exists() else tuple(map(str, range(count)))
+    count, samples = int(max(part.max() for part in labels)) + 1, len(train) + len(test)
+    if (names := folder / "classes.txt").exists():
+        try:
+            classes = tuple(names.read_text(encoding="utf-8").removesuffix("\n").split("\n")[:count])
+        except (OSError, ValueError) as error:
+            raise BadData(f"{names} cannot be read as one name a line: {error}") from error
+    elif count > samples:
+        raise BadData(
+            f"There is a label {count - 1} in {folder}, and only {samples} samples: number the classes from 0 on "
+            f"without gaps, or name each in a classes.txt."
+        )
+    else:
+        classes = tuple(map(str, range(count)))
     if len(classes) < count or train.shape[1:] != test.shape[1:]:
         seen = f"labels up to {count - 1}, {len(classes)} names, images of {train.shape[1:]} and {test.shape[1:]}"
         raise BadData(f"The files in {folder} do not fit together: {seen}.")
@@ -253,19 +261,31 @@ def _files(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int
         (path, label)
         for label, name in enumerate(classes)
         for path in sorted((folder / name).rglob("*"))
-        if path.suffix.lower() in SUFFIXES
+        if path.suffix.lower() in SUFFIXES and path.is_file()
     ]
     if not found:
         raise BadData(f"{folder} has no images of the classes {', '.join(classes[:5])}.")
     return [path for path, _ in found], [label for _, label in found]
 
 
-def _labels(path: Path, count: int) -> Tensor:
+def _mapped(path: Path) -> np.memmap:
+    """A .npy file, whose header is believed only as far as there are bytes for it: nothing of its size is made."""
+    if not path.is_file():
+        raise BadData(f"There is no file {path}; write it with numpy.save.")
     try:
-        labels = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise BadData(f"{path} cannot be read as a .npy array: {error}") from error
-    if labels.dtype.kind not in "iu" or labels.shape != (count,) or labels.min() < 0:
+        with open(path, "rb") as file:
+            start = file.read(12)
+        length = int.from_bytes(start[8:10] if start[6:7] == b"\1" else start[8:], "little")
+        if length > LARGEST_HEADER:
+            raise ValueError(f"a header of {length:,} bytes")
+        return np.lib.format.open_memmap(path, mode="r")  # it knows no pickles
+    except Exception as error:  # a header is parsed as Python is, and fails in as many ways
+        raise BadData(f"{path} cannot be read as a .npy array: {type(error).__name__}: {str(error)[:200]}") from error
+
+
+def _labels(path: Path, count: int) -> Tensor:
+    labels = _mapped(path)
+    if labels.dtype.kind not in "iu" or labels.shape != (count,) or not 0 <= labels.min() <= labels.max() < 2**63:
         raise BadData(f"{path} holds {labels.dtype} of shape {labels.shape}; labels are {count} whole numbers from 0.")
     return torch.from_numpy(labels.astype(np.int64))
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
-from steadfast.errors import BadConfig, UnknownName
+from steadfast.errors import BadConfig, CannotWrite, UnknownName
 from steadfast.memory import POLICIES, Memory, herding_order
 from steadfast.streams import Stream
 
@@ -139,7 +142,8 @@ def test_its_bytes_are_the_images_bytes() -> None:
     assert Memory(100, (3, 32, 32)).bytes == 100 * 3 * 32 * 32
     assert Memory(0, (3, 32, 32)).bytes == 0
     noted = Memory(10, (1, 4, 4))
-    noted.note("logits", torch.tensor([0]), torch.zeros(1, 7))
+    rows = noted.add(torch.zeros(1, 1, 4, 4, dtype=torch.uint8), torch.tensor([0]), 0)
+    noted.note("logits", rows, torch.zeros(1, 7))
     assert noted.bytes == 10 * 16 + 10 * 7 * 4
 
 
@@ -212,6 +216,66 @@ def test_a_saved_memory_is_the_same_memory(tiny_stream: Callable[..., Stream]) -
     for each in (memory, other):
         each.remember(stream.tasks[1], seeded(1))
     assert contents(other) == contents(memory)
+
+
+def test_a_capacity_beyond_the_data_costs_nothing(tiny_stream: Callable[..., Stream]) -> None:
+    for policy in POLICIES:
+        memory, stream = Memory(2**31 - 1, SHAPE, policy), tiny_stream()
+        remembered(memory, stream)
+        samples = sum(len(task.train) for task in stream.tasks)
+        assert len(memory) == samples <= len(memory.images) <= 2 * samples
+        assert {len(column) for name, column in memory.state().items() if name != "counts"} == {samples}
+
+
+def test_a_memory_saved_with_rows_that_were_not_in_use_is_still_read(tiny_stream: Callable[..., Stream]) -> None:
+    memory, other = Memory(30, SHAPE), Memory(30, SHAPE)
+    memory.remember(tiny_stream().tasks[0], seeded())
+    memory.note("logits", torch.arange(12), torch.randn(12, 4))
+    old = memory.state()
+    longer = {k: torch.cat([v, v.new_ones(18, *v.shape[1:])]) for k, v in old.items() if k != "counts"}
+    other.load({**longer, "counts": old["counts"]})
+    assert len(other) == 12 and contents(other) == contents(memory)
+    assert all(torch.equal(value, old[name]) for name, value in other.state().items())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"counts": torch.tensor([10**9, 10**9])}, {"counts": torch.tensor([-1, 12])}, {"counts": torch.tensor([12, 3])},
+        {"counts": torch.tensor([12, 2**62])}, {"counts": torch.tensor([12])}, {"counts": torch.tensor([12.0, 12.0])},
+        {"images": torch.zeros(12, 1, 8, 8)}, {"images": torch.zeros(12, 1, 9, 9, dtype=torch.uint8)},
+        {"images": torch.zeros(11, *SHAPE, dtype=torch.uint8)}, {"slots": torch.zeros(12, 1, dtype=torch.long)},
+        {"slots": torch.full((12,), -1)}, {"tasks": torch.full((12,), -1)}, {"notes.logits": torch.zeros(3, 4)},
+    ],
+)
+def test_a_memory_that_cannot_be_is_not_loaded(wrong: dict[str, Tensor], tiny_stream: Callable[..., Stream]) -> None:
+    memory = Memory(30, SHAPE)
+    memory.remember(tiny_stream().tasks[0], seeded())
+    with pytest.raises(ValueError, match=r"a memory (of|with)"):
+        Memory(30, SHAPE).load({**memory.state(), **wrong})
+
+
+def test_a_memory_on_disk_grows_and_is_the_same_memory(tmp_path: Path, tiny_stream: Callable[..., Stream]) -> None:
+    resident, mapped = Memory(30, SHAPE, "reservoir"), Memory(30, SHAPE, "reservoir")
+    mapped.to_disk(tmp_path / "images")
+    remembered(resident, tiny_stream())
+    remembered(mapped, tiny_stream())
+    assert contents(mapped) == contents(resident)
+    assert list(tmp_path.iterdir()) == []  # nothing to leave behind
+
+
+def test_a_disk_without_room_for_the_memory_is_named_before_it_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_stream: Callable[..., Stream]
+) -> None:
+    def full(descriptor: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    memory = Memory(30, SHAPE)
+    memory.to_disk(tmp_path / "images")
+    with pytest.raises(CannotWrite, match=r"images cannot be written: No space left.*make room"):
+        memory.remember(tiny_stream().tasks[0], seeded())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_memories_are_refused() -> None:

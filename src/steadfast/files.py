@@ -50,6 +50,25 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def reserve(path: Path, size: int) -> None:
+    """A new file of `size` zeros, all of which the disk has room for.
+
+    One that is mapped and has not is found out when it is written to, and ends the process (SIGBUS)."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        with open(path, "xb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                for start in range(0, size, 1 << 20):
+                    file.write(bytes(min(1 << 20, size - start)))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise cannot_write(path, error) from error
+
+
 def cannot_write(path: Path, error: OSError) -> CannotWrite:
     """What could not be written, why, and how to go on."""
     return CannotWrite(

@@ -5,6 +5,7 @@ Sampling a batch is one index operation. What a policy does is a few lines of in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,14 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import files
 from .errors import BadConfig, nearest
 from .streams import Task
 
 Embed = Callable[[Tensor], Tensor]  # uint8 images (n, ...) to features (n, dim)
+MOST_OFFERED = 2**53  # samples shown to a memory; beyond, the draws of a reservoir are no longer even
 
 
 class Memory:
-    """At most `capacity` images (uint8) or vectors (float32) with their slots and the task each came in."""
+    """At most `capacity` images (uint8) or vectors (float32) with their slots and the task each came in.
+
+    Room is made as samples come: a capacity beyond the data costs nothing, in memory and in a checkpoint."""
 
     def __init__(
         self, capacity: int, shape: tuple[int, ...], policy: str = "task", device: torch.device | str = "cpu"
@@ -30,12 +35,13 @@ class Memory:
             raise nearest("memory policy", policy, POLICIES)
         self.capacity, self.policy = capacity, policy
         kept_as = torch.uint8 if len(shape) == 3 else torch.float32
-        self.images = torch.zeros(capacity, *shape, dtype=kept_as, device=device)
-        self.slots = torch.zeros(capacity, dtype=torch.long, device=device)
-        self.tasks = torch.zeros(capacity, dtype=torch.long, device=device)
+        self.images = torch.zeros(0, *shape, dtype=kept_as, device=device)
+        self.slots = torch.zeros(0, dtype=torch.long, device=device)
+        self.tasks = torch.zeros(0, dtype=torch.long, device=device)
         self.notes: dict[str, Tensor] = {}  # what else is remembered of each sample, by row (logits, say)
         self.count = 0  # rows in use: the first `count`
         self.offered = 0  # samples of the stream shown to the memory so far
+        self.place: Path | None = None  # the file that the images are kept in, if not in memory
 
     def to_disk(self, path: Path) -> None:
         """Keep the images in a file from now on, mapped: they are in memory only as far as the system has room.
@@ -43,23 +49,38 @@ class Memory:
         The file has no name any more once it is mapped: however the process ends, nothing is left behind."""
         if self.images.device.type != "cpu":
             raise BadConfig(f"A memory on {self.images.device} cannot live on disk; use --device cpu.")
-        if not self.images.numel():
+        self.place = path
+        self.images = self._longer(self.images, len(self.images))
+
+    def _make_room(self, rows: int) -> None:
+        """For so many samples, and then some, so that a memory that grows is not copied each time."""
+        if rows <= len(self.slots):
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        resident = self.images
-        mapped = torch.from_file(str(path), shared=True, size=resident.numel(), dtype=resident.dtype)
-        path.unlink()
-        self.images = mapped.view(resident.shape)
-        self.images[: self.count] = resident[: self.count]
+        rows = min(self.capacity, max(rows, 2 * len(self.slots)))
+        self.images, self.slots, self.tasks = (self._longer(c, rows) for c in (self.images, self.slots, self.tasks))
+        self.notes = {name: self._longer(values, rows) for name, values in self.notes.items()}
+
+    def _longer(self, column: Tensor, rows: int) -> Tensor:
+        """As it is, and zeros up to so many rows."""
+        if column is self.images and self.place is not None and rows:
+            numbers = rows * math.prod(column.shape[1:])
+            files.reserve(self.place, numbers * column.element_size())
+            mapped = torch.from_file(str(self.place), shared=True, size=numbers, dtype=column.dtype)
+            self.place.unlink()
+            longer = mapped.view(rows, *column.shape[1:])
+        else:
+            longer = column.new_zeros(rows, *column.shape[1:])
+        longer[: len(column)] = column
+        return longer
 
     def __len__(self) -> int:
         return self.count
 
     @property
     def bytes(self) -> int:
-        """What the images take, and what is noted with them."""
-        return sum(part.numel() * part.element_size() for part in (self.images, *self.notes.values()))
+        """What the images take when it is full, and what is noted with them."""
+        columns = (self.images, *self.notes.values())
+        return self.capacity * sum(math.prod(c.shape[1:]) * c.element_size() for c in columns)
 
     def sample(self, size: int, generator: torch.Generator) -> Tensor:
         """Rows (size,) at random; without repetition in a batch where the memory is large enough."""
@@ -86,6 +107,7 @@ class Memory:
     def add(self, images: Tensor, slots: Tensor, task: int) -> Tensor:
         """Append as many as there is room for; returns their rows."""
         room = min(len(images), self.capacity - self.count)
+        self._make_room(self.count + room)
         rows = torch.arange(self.count, self.count + room, device=self.images.device)
         self._put(rows, images[:room], slots[:room], task)
         self.count += room
@@ -101,13 +123,15 @@ class Memory:
         rows = (draw * order).long()
         rows = torch.where(order <= self.capacity, order - 1, rows)  # the first ones fill it up
         self.offered += len(images)
+        room = min(self.capacity, self.offered)
+        self._make_room(room)
         # Of several that draw the same row the last one stays: mark it by the largest position.
-        last = torch.full((self.capacity + 1,), -1, dtype=torch.long, device=device)
-        last.scatter_reduce_(0, rows.clamp(max=self.capacity), torch.arange(len(images), device=device), "amax")
+        last = torch.full((room + 1,), -1, dtype=torch.long, device=device)
+        last.scatter_reduce_(0, rows.clamp(max=room), torch.arange(len(images), device=device), "amax")
         kept_rows = (last[:-1] >= 0).nonzero().squeeze(1)
         kept = last[kept_rows]
         self._put(kept_rows, images[kept], slots[kept], task)
-        self.count = min(self.capacity, self.offered)
+        self.count = room
         return kept, kept_rows
 
     def _put(self, rows: Tensor, images: Tensor, slots: Tensor, task: int) -> None:
@@ -119,20 +143,35 @@ class Memory:
     def note(self, name: str, rows: Tensor, values: Tensor) -> None:
         """Remember `values` (n, ...) beside these rows; they follow their samples through every policy."""
         if name not in self.notes:
-            self.notes[name] = values.new_zeros(self.capacity, *values.shape[1:])
+            self.notes[name] = values.new_zeros(len(self.slots), *values.shape[1:])
         self.notes[name][rows] = values
 
     def state(self) -> dict[str, Tensor]:
+        """What it holds; rows that are not in use are no part of it."""
+        used = {"images": self.images, "slots": self.slots, "tasks": self.tasks}
+        used |= {f"notes.{name}": values for name, values in self.notes.items()}
         counts = torch.tensor([self.count, self.offered])
-        notes = {f"notes.{name}": values for name, values in self.notes.items()}
-        return {"images": self.images, "slots": self.slots, "tasks": self.tasks, "counts": counts, **notes}
+        return {"counts": counts, **{name: column[: self.count] for name, column in used.items()}}
 
     def load(self, state: dict[str, Tensor]) -> None:
+        """Take up what `state` gave, or gave when it still had rows that are not in use; ValueError if it cannot be."""
+        counts = state["counts"]
+        count, offered = counts.tolist() if counts.dtype == torch.long and counts.shape == (2,) else (-1, -1)
+        if not 0 <= count <= self.capacity or not count <= offered <= MOST_OFFERED:
+            raise ValueError(f"a memory of {count} samples out of {offered}, where {self.capacity} is the most")
+        notes = {k: v for k, v in state.items() if k.startswith("notes.")}
+        for name, like in {"images": self.images, "slots": self.slots, "tasks": self.tasks, **notes}.items():
+            found = state[name]
+            if found.dtype != like.dtype or found.shape[1:] != like.shape[1:] or len(found) < count:
+                raise ValueError(f"{name} of a memory of {count} that are {found.dtype} of {tuple(found.shape)}")
+        if any(bool((state[name][:count] < 0).any()) for name in ("slots", "tasks")):
+            raise ValueError("a memory with slots or tasks below 0")
+        self._make_room(count)
         for name in ("images", "slots", "tasks"):
-            getattr(self, name).copy_(state[name])
-        self.count, self.offered = state["counts"].tolist()
-        device = self.images.device
-        self.notes = {k.removeprefix("notes."): v.to(device) for k, v in state.items() if k.startswith("notes.")}
+            getattr(self, name)[:count] = state[name][:count]
+        self.count, self.offered, self.notes = count, offered, {}
+        for name, values in notes.items():
+            self.note(name.removeprefix("notes."), torch.arange(count), values[:count].to(self.images.device))
 
     def _columns(self) -> list[Tensor]:
         return [self.images, self.slots, self.tasks, *self.notes.values()]

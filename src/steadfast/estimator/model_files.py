@@ -47,8 +47,8 @@ def save(estimator: IncrementalClassifier, folder: Path) -> Path:
         "parameters": {**model.given, "backbone": None if own else estimator.backbone},
         "config": model.config.to_json(), "own_backbone": type(estimator.backbone).__name__ if own else None,
         "shape": list(model.learner.shape), "labels": model.labels.to_json(), "epochs": model.epochs,
-        "share": model.share, "taught": model.taught, "history": model.history, "position": position,
-        "stability": estimator.stability_.to_json(),
+        "share": model.share, "held": model.held.capacity, "taught": model.taught, "history": model.history,
+        "position": position, "stability": estimator.stability_.to_json(),
         "features": getattr(estimator, "n_features_in_", None),
         "feature_names": [str(n) for n in getattr(estimator, "feature_names_in_", [])],
     }
@@ -123,7 +123,10 @@ def _model(
     memory = {k.removeprefix("method.memory."): v for k, v in tensors.items() if k.startswith("method.memory.")}
     assert config.slots and config.memory is not None
     _check_memory(memory, config.memory, shape, config.slots)
-    _check_memory(held, len(held["images"]), shape, config.slots)
+    room = state.get("held", len(held["images"]))  # which once was saved with all of its rows
+    if type(room) is not int:
+        raise ValueError(f"{room!r} samples to hold back")
+    _check_memory(held, room, shape, config.slots)
     with torch.device("meta"):  # of any size, it costs nothing
         if isinstance(name, str) and not _fits(backbones.build(name, shape), tensors):
             raise ValueError(f"its weights are not those of a {name}")
@@ -132,7 +135,7 @@ def _model(
     _check_head(tensors, config)
     unit = 255 if len(shape) == 3 else 1
     model = assemble(
-        config, name, shape, (shift / unit).tolist(), (1 / (scale * unit)).tolist(), held=len(held["images"]),
+        config, name, shape, (shift / unit).tolist(), (1 / (scale * unit)).tolist(), held=room,
         share=float(state["share"]), epochs=epochs, device=device,
     )
     model.learner.shift.copy_(shift.view_as(model.learner.shift))
@@ -232,15 +235,15 @@ def _shape(values: Any) -> tuple[int, ...]:
 
 
 def _check_memory(state: dict[str, Tensor], capacity: int, shape: tuple[int, ...], slots: int) -> None:
-    """The tensors are as large as the config says, so building the memory costs no more than the file did."""
-    count, offered = state["counts"].tolist()
-    if state["images"].shape != (capacity, *shape) or not 0 <= count <= capacity or offered < 0:
+    """The tensors are of one length, and no longer than the config says: `Memory.load` checks the rest."""
+    count, rows = int(state["counts"][0]), len(state["images"])
+    if state["images"].shape[1:] != shape or not 0 <= count <= rows <= capacity:
         raise ValueError("its memory is not of the size it claims")
-    if state["slots"].shape != (capacity,) or state["tasks"].shape != (capacity,):
+    if state["slots"].shape != (rows,) or state["tasks"].shape != (rows,):
         raise ValueError("its memory is not of the size it claims")
     if count and not 0 <= int(state["slots"][:count].min()) <= int(state["slots"][:count].max()) < slots:
         raise ValueError("its memory holds slots that do not exist")
-    if any(len(v) != capacity for k, v in state.items() if k.startswith("notes.")):
+    if any(len(v) != rows for k, v in state.items() if k.startswith("notes.")):
         raise ValueError("its memory's notes are not of the size it claims")
 
 

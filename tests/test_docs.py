@@ -21,10 +21,9 @@ from steadfast.training import Stopped, Watcher
 PAGE = Path(__file__).parent.parent / "docs" / "adding-a-method.md"
 
 
-def example() -> str:
-    """The page's one code block."""
-    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)
-    return block
+def example(number: int = 0) -> str:
+    """A code block of the page: a method, a head, a benchmark."""
+    return re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)[number]
 
 
 @pytest.fixture
@@ -92,21 +91,6 @@ def test_the_documented_method_stays_nearer_to_its_old_answers(lwf: type) -> Non
 
 # From a package outside steadfast.
 
-HEAD = """
-from steadfast.heads import HEADS, TrainableHead
-
-@HEADS.register("outside-head", "a head from outside")
-def outside(in_features, slots, over, embedding):
-    return TrainableHead(in_features, slots, over or "all", embedding or 7)
-"""
-BENCHMARK = """
-from steadfast.benchmarks import BENCHMARKS, Benchmark
-
-BENCHMARKS.register("outside-digits", "digits in two tasks")(
-    Benchmark("outside-digits", "digits", "split", 2, 5, "mlp", epochs=1, memory=10)
-)
-"""
-
 
 @pytest.fixture
 def installed(tmp_path: Path) -> dict[str, str]:
@@ -114,7 +98,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
     package, info = tmp_path / "site" / "outside", tmp_path / "site" / "outside-1.0.dist-info"
     package.mkdir(parents=True)
     info.mkdir()
-    for name, text in {"__init__": "", "lwf": example(), "head": HEAD, "benchmark": BENCHMARK}.items():
+    for name, text in {"__init__": "", "lwf": example(), "head": example(1), "benchmark": example(2)}.items():
         (package / f"{name}.py").write_text(text)
     (package / "broken.py").write_text("raise RuntimeError('this package has a bug')")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
@@ -123,9 +107,9 @@ def installed(tmp_path: Path) -> dict[str, str]:
         lwf = outside.lwf
         broken = outside.broken
         [steadfast.heads]
-        outside-head = outside.head
+        narrow = outside.head
         [steadfast.benchmarks]
-        outside-digits = outside.benchmark
+        half-digits = outside.benchmark
     """
     (info / "entry_points.txt").write_text(textwrap.dedent(points))
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -134,11 +118,11 @@ def installed(tmp_path: Path) -> dict[str, str]:
 
 def test_entry_points_bring_methods_heads_and_benchmarks(installed: dict[str, str], tmp_path: Path) -> None:
     """All three at once from the command line; the broken neighbour is named and stops nothing."""
-    words = ["run", "outside-digits", "--method", "lwf", "--strength", "1", "--head", "outside-head", "--threads", "1"]
+    words = ["run", "half-digits", "--method", "lwf", "--strength", "1", "--head", "narrow", "--threads", "1"]
     command = [sys.executable, "-m", "steadfast", *words, "--out", str(tmp_path / "runs")]
     done = subprocess.run(command, env=installed, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    (result,) = (tmp_path / "runs").glob("outside-digits-lwf-outside-head-*/result.json")
+    (result,) = (tmp_path / "runs").glob("half-digits-lwf-narrow-*/result.json")
     assert '"accuracy_matrix"' in result.read_text()
 
 

@@ -15,6 +15,7 @@ from steadfast.config import Config
 from steadfast.errors import BadConfig
 from steadfast.learner import Learner
 from steadfast.methods import METHODS
+from steadfast.methods import importance as importances
 from steadfast.methods.importance import mean_gradients
 from steadfast.methods.penalty import Penalty
 from steadfast.streams import Samples, Stream, Task
@@ -104,7 +105,7 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 
 def linear_model(learner: Learner, task: Task) -> tuple[np.ndarray, np.ndarray]:
-    """The inputs and logits of a linear model with a pre-allocated head, in float64 and numpy."""
+    """The inputs and logits (of all slots) of a linear model, in float64 and numpy."""
     x = (task.train.images.numpy().reshape(-1, 9) / 255.0 - 0.5) / 0.25
     rows = learner.head.rows
     return x, x @ rows.weight.detach().numpy().astype(float).T + rows.bias.detach().numpy().astype(float)
@@ -144,6 +145,24 @@ def test_mas_importance_of_a_linear_model_is_the_closed_form() -> None:
     np.testing.assert_allclose(bias, np.abs(2 * z / 6).mean(0), rtol=1e-4)
 
 
+def test_the_label_is_looked_up_among_the_classes_that_have_come() -> None:
+    learner, task = make_learner(Flat(), "expanding"), make_task(slots=(1, 4))
+    method = make_method("ewc", learner, importance="label")
+    method.begin_task(task)
+    _, z = linear_model(learner, task)
+    z[:, [0, 2, 3, 5]] = -np.inf  # classes that have not come
+    residual = np.eye(6)[task.train.slots] - softmax(z)
+    np.testing.assert_allclose(method.measure(task)[1], (residual**2).mean(0), rtol=1e-4)
+
+
+@pytest.fixture(params=["whole", "in strips"])
+def strips(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is, where these tiny batches fit the budget whole; and with a budget that no two samples fit."""
+    if request.param == "in strips":
+        monkeypatch.setattr(importances, "BUDGET", {True: 1, False: 1})
+
+
+@pytest.mark.usefixtures("strips")
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", ["ewc", "mas"])
 def test_importances_agree_with_finite_differences(name: str, head: str) -> None:
@@ -175,6 +194,19 @@ def test_importances_agree_with_finite_differences(name: str, head: str) -> None
                 torch.testing.assert_close(importance[place], wanted, rtol=1e-4, atol=1e-9)
 
 
+def one_by_one(learner: Learner, images: Tensor) -> list[Tensor]:
+    """EWC's importance as the definition has it: a backward pass a sample."""
+    learner.eval()
+    wanted = [torch.zeros_like(p) for p in learner.parameters()]
+    for image in images.split(1):
+        learner.zero_grad()
+        learner.logits(image).log_softmax(1).max().backward()
+        for total, p in zip(wanted, learner.parameters()):
+            total += p.grad.square() / len(images)
+    return wanted
+
+
+@pytest.mark.usefixtures("strips")
 @pytest.mark.parametrize("name", ["lenet", "resnet20", "mlp"])
 def test_the_factored_importance_is_the_one_by_one_loop(name: str) -> None:
     torch.manual_seed(0)
@@ -185,15 +217,53 @@ def test_the_factored_importance_is_the_one_by_one_loop(name: str) -> None:
     learner.logits(images)
     batches = zip(images.split(4), slots.split(4))
     found = mean_gradients(learner, batches, make_method("ewc", learner).slope, torch.square)
-    learner.eval()
-    wanted = [torch.zeros_like(p) for p in learner.parameters()]
-    for image in images.split(1):
-        learner.zero_grad()
-        learner.logits(image).log_softmax(1).max().backward()
-        for total, p in zip(wanted, learner.parameters()):
-            total += p.grad.square() / 9
-    for a, b in zip(found, wanted):
+    for a, b in zip(found, one_by_one(learner, images)):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6 * float(b.max()))
+
+
+class Places(nn.Module):
+    """A linear layer over the rows of each image, (batch, 3, 3) to (batch, 3, 4)."""
+
+    out_features = 12
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.linear(x[:, 0])).flatten(1)
+
+
+class Mingled(Places):
+    """The same, with rows and samples in one dimension: not the samples' own any more."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.linear(x.reshape(-1, 3))).reshape(len(x), -1)
+
+
+class Same(nn.Module):
+    """A convolution whose padding is a word, and batch norm of channels that hardly vary."""
+
+    out_features = 18
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3, padding="same")
+        self.norm = nn.BatchNorm2d(2)
+        self.norm.running_var.fill_(1e-5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.norm(1e-3 * self.conv(x))).flatten(1)
+
+
+@pytest.mark.usefixtures("strips")
+@pytest.mark.parametrize("network", [Places, Mingled, Same])
+def test_layers_used_in_unusual_ways_are_measured_rightly(network: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    learner, task = make_learner(network(), "preallocated", dtype=torch.float64), make_task(count=7)
+    found = make_method("ewc", learner).measure(task)
+    for a, b in zip(found, one_by_one(learner, task.train.images)):
+        torch.testing.assert_close(a, b)
 
 
 def test_a_parameter_used_twice_is_measured_rightly() -> None:
@@ -267,6 +337,27 @@ def test_sis_path_integral_is_the_sum_of_gradient_times_step_by_hand() -> None:
         torch.testing.assert_close(found, wanted)
     for found, path, w, a in zip(method.measure(task), paths, at, anchor):
         torch.testing.assert_close(found, path / ((w - a) ** 2 + 0.1))
+
+
+def test_each_task_of_si_has_a_path_of_its_own_and_their_importances_add_up() -> None:
+    learner = make_learner(Flat(), "preallocated", dtype=torch.float64)
+    method = make_method("si", learner, sgd=True, lr=0.1, strength=0.0)
+    total = [torch.zeros_like(p) for p in method.parameters]
+    for task in (make_task(0), make_task(1, slots=(2, 3))):
+        start, paths = weights(learner), [torch.zeros_like(p) for p in method.parameters]
+        method.begin_task(task)
+        for rows in torch.arange(24).split(8):
+            before = weights(learner)
+            gradients = torch.autograd.grad(method.loss(*task.train.batch(rows)), method.parameters)
+            method.observe(*task.train.batch(rows))
+            for path, g, p, b in zip(paths, gradients, weights(learner), before):
+                path -= g * (p - b)
+        method.end_task(task)
+        for sum_, path, p, a in zip(total, paths, weights(learner), start):
+            sum_ += path / ((p - a) ** 2 + 0.1)
+    for found, wanted in zip(method.importances, total):
+        torch.testing.assert_close(found, wanted)
+    assert all(map(torch.equal, method.anchors, weights(learner)))
 
 
 def test_sis_path_integrals_add_up_to_what_the_loss_lost() -> None:

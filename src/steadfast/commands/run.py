@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from .. import distributed, engines, experiment, paper, progress, sweep
 from ..config import Config
+from ..errors import BadConfig
 from ..search import grid
 from ..signals import Stopping
 from ..training import Stopped
@@ -46,6 +48,9 @@ def run(
     """
     if search:
         distributed.alone("--search")
+        if memory_on_disk or not resume:
+            flag = "--memory-on-disk" if memory_on_disk else "--fresh"
+            raise BadConfig(f"{flag} is for a single run; leave it out of a --search.")
         return search_grid(config, search, data, out, device, threads, compiled)
     with distributed.session():
         console.quiet = complaints.quiet = distributed.ranks().rank > 0  # of several processes the first one talks
@@ -94,8 +99,14 @@ def search_grid(
     conclude(runs, stopping)
     table = Table("accuracy on the validation split", "run")
     done = [run for run in runs if run.result is not None]
-    for run in sorted(done, key=lambda run: -run.result["final_average_accuracy"]):  # type: ignore[index]
+    done.sort(key=lambda run: -run.result["final_average_accuracy"])  # type: ignore[index]
+    for run in done:
         table.add_row(f"{run.result['final_average_accuracy']:.2f} %", run.config.command())  # type: ignore[index]
     console.print(table)
     if not done:
         raise typer.Exit(1)
+    best = replace(done[0].config, validation=0.0, quick=False)
+    if not any(wish.startswith("epochs") for wish in wishes):
+        best = replace(best, epochs=config.epochs)
+    told = f"The best of them, in full and on the test set:\n{best.command()}"
+    console.print(told, highlight=False, soft_wrap=True)

@@ -81,3 +81,12 @@ class Method:
         """Take up what `state` gave."""
         if self.memory is not None:
             self.memory.load({k.removeprefix("memory."): v for k, v in state.items() if k.startswith("memory.")})
+
+    def check(self, task: Task | None) -> None:
+        """After `load`: ValueError if it cannot go on so, in the middle of `task` or between two (None)."""
+        if self.memory is not None and len(self.memory):
+            slots = self.memory.slots[: len(self.memory)]
+            if not bool(torch.isin(slots, self.learner.head.seen).all()):
+                raise ValueError("a memory of slots that have not come yet")
+            if task is not None and int(self.memory.tasks[: len(self.memory)].max()) > task.index:
+                raise ValueError("a memory of tasks that have not come yet")

@@ -27,8 +27,8 @@ RIDGE = 1e-6  # added to the diagonal, relative to its mean, so that the program
 class GEM(Method):
     """The memory constrains the step; with `gem_replay` half of each batch comes from it as well.
 
-    Off by default, though the reference has it on: in a short trial (split-mnist, M=100, 3000 images a task, one
-    epoch, one seed) pure GEM came to 70 % and the variant to 87 %, where the paper has 74.9 % after full training.
+    Off by default: GEM as its authors have it learns from new data alone. The paper's numbers are most likely with it
+    (docs/rivals.md).
 
     As in the reference the memory passes are in training mode: they normalise by the statistics of their own
     chunk and enter the running ones. So with batch norm g_k depends on where a task's memory is cut.

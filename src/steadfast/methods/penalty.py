@@ -56,7 +56,7 @@ class Penalty(Method):
             torch._foreach_addcmul_(gradients, self.importances, away, 2 * self.strength)
 
     def penalty(self) -> Tensor:
-        """strength * sum(importance * (theta - anchor)^2), up to a constant for `ewc`."""
+        """What `pull` adds the gradient of; for `ewc` up to a constant."""
         terms = zip(self.importances, self.parameters, self.anchors)
         return self.strength * sum(((i * (p - a).square()).sum() for i, p, a in terms), torch.zeros(()))
 
@@ -89,6 +89,13 @@ class Penalty(Method):
 
     def load(self, state: dict[str, Tensor]) -> None:
         for kind in self.carries:
-            found = [(p, state.get(f"{kind}.{name}")) for name, p in zip(self.names, self.parameters)]
+            found = [state[f"{kind}.{name}"] for name in self.names if f"{kind}.{name}" in state]
+            if found and [t.shape for t in found] != [p.shape for p in self.parameters]:
+                raise ValueError(f"{kind} that are not shaped as the parameters")
             # It lies in memory as its parameter does.
-            setattr(self, kind, [torch.empty_like(p).detach().copy_(t) for p, t in found if t is not None])
+            setattr(self, kind, [torch.empty_like(p).detach().copy_(t) for p, t in zip(self.parameters, found)])
+
+    def check(self, task: Task | None) -> None:
+        super().check(task)
+        if len(self.anchors) < len(self.importances):
+            raise ValueError("importances without anchors")

@@ -109,3 +109,16 @@ class Replay(Method):
         if before := {k.removeprefix("before."): v for k, v in state.items() if k.startswith("before.")}:
             self.before = recipe.frozen(self.learner)
             self.before.load_state_dict(before)
+
+    def check(self, task: Task | None) -> None:
+        super().check(task)
+        if self.config.insert == "during" and task is not None and not (
+            self.recalls in (0, 1) and self.task == task.index and 0 <= self.unseen <= len(task.train)
+            and (not self.recalls or len(self.memory))
+        ):
+            raise ValueError(f"{self.unseen} samples of task {self.task + 1} not yet offered, in task {task.index + 1}")
+        if self.config.distill == "features" and task is not None and self.recalls and self.before is None:
+            raise ValueError("nothing to distil the features from")
+        noted, head = self.memory.notes.get("logits"), self.learner.head
+        if self.config.distill == "logits" and len(self.memory) and (noted is None or noted.shape[1:] != (head.slots,)):
+            raise ValueError(f"remembered logits that are not those of {head.slots} slots")

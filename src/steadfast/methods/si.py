@@ -45,6 +45,11 @@ class SI(Penalty):
             torch._foreach_sub_(before, self.parameters)  # -step
             torch._foreach_addcmul_(self.paths, gradients, before)
 
+    def check(self, task: Task | None) -> None:
+        super().check(task)
+        if task is not None and not (self.anchors and self.paths):
+            raise ValueError("a task without the paths of its parameters")
+
     @torch.no_grad()
     def measure(self, task: Task) -> list[Tensor]:
         total = torch._foreach_sub(self.parameters, self.anchors)

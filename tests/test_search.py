@@ -1,0 +1,56 @@
+"""A search tries values on samples held back from training, and never sees the test set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from steadfast import cli
+from steadfast.config import Config
+from steadfast.errors import BadConfig, SteadfastError
+from steadfast.search import SHARE, grid
+
+EWC = Config("split-mnist", "ewc", quick=True)
+
+
+def test_every_combination_is_tried_once_and_on_held_back_samples() -> None:
+    tried = grid(EWC, ["strength=1,10,10.0,1", "lr=0.1,0.2"])
+    assert [(c.strength, c.lr) for c in tried] == [(1, 0.1), (1, 0.2), (10, 0.1), (10, 0.2)]
+    assert {c.validation for c in tried} == {SHARE}
+    assert {c.validation for c in grid(Config("split-mnist", "ewc", validation=0.3), ["strength=1,2"])} == {0.3}
+
+
+@pytest.mark.parametrize(
+    ("wishes", "said"),
+    [
+        (["validation=0,0.1"], "no setting to search over called 'validation'"),  # 0 would be the test set
+        (["benchmark=split-digits"], "no setting to search over called 'benchmark'"),
+        (["strenght=1"], "Did you mean 'strength'"),
+        (["strength"], "write it like --search strength=1,10,100"),
+        (["strength= "], "names no values"),
+        (["strength=1", "strength=2"], "given twice; write all its values in one"),
+        (["strength=much"], "'much' is no value for strength; it takes float.$"),
+        (["gem-replay=yes"], "choose true or false"),
+        (["importance=prediction,lable"], "importance is 'lable'"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_answered(wishes: list[str], said: str) -> None:
+    with pytest.raises(SteadfastError, match=said):
+        grid(EWC, wishes)
+
+
+@pytest.mark.parametrize("flag", ["--fresh", "--memory-on-disk"])
+def test_flags_of_a_single_run_are_refused(flag: str) -> None:
+    answer = CliRunner().invoke(cli.app, ["run", "split-digits", "--search", "lr=0.1", flag])
+    assert isinstance(answer.exception, BadConfig) and f"{flag} is for a single run" in str(answer.exception)
+
+
+def test_the_best_value_is_named_with_the_command_that_uses_it(tmp_path: Path) -> None:
+    command = "run split-digits --method ewc --backbone mlp --epochs 1"
+    options = ["--quick", "--search", "strength=1e20,1", "--out", str(tmp_path)]
+    answer = CliRunner().invoke(cli.app, [*command.split(), *options])
+    assert answer.exit_code == 0, answer.exception
+    assert answer.output.splitlines()[-1] == f"steadfast {command} --strength 1"
+    assert len(list(tmp_path.glob("*/result.json"))) == 2

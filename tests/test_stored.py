@@ -19,12 +19,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
-from steadfast import benchmarks, cli, data, experiment, files, stored, streams
+from steadfast import benchmarks, cli, data, experiment, files, own_data, streams
 from steadfast.config import Config
 from steadfast.engines import Job, work
 from steadfast.errors import BadConfig, BadData, BadInput
+from steadfast.own_data import open_arrays, open_pictures
 from steadfast.run_folder import Result, RunFolder
-from steadfast.stored import Mapped, Pictures, Stored, open_arrays, open_pictures
+from steadfast.stored import Mapped, Pictures, Stored
 from steadfast.training import Stopped, Watcher
 from test_experiment import left_behind
 
@@ -237,8 +238,8 @@ def test_a_fingerprint_is_of_content_and_order_not_of_names(tmp_path: Path) -> N
 
 
 def test_a_fingerprint_of_much_data_is_of_some_of_it(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "WHOLE", 100)
-    monkeypatch.setattr(stored, "MEASURED", 3)  # the first, the sixth and the last
+    monkeypatch.setattr(own_data, "WHOLE", 100)
+    monkeypatch.setattr(own_data, "MEASURED", 3)  # the first, the sixth and the last
     before, images = data.fingerprint(f"arrays:{arrays}"), np.load(arrays / "train_images.npy")
     for row, told in ((4, False), (5, True), (11, True)):
         changed = images.copy()
@@ -312,7 +313,7 @@ import torch
 from torch import nn
 from steadfast import backbones, experiment, randomness, streams
 from steadfast.config import Config
-from steadfast.stored import open_arrays
+from steadfast.own_data import open_arrays
 
 torch.set_num_threads(1)
 @backbones.register("shrink", "an average, for the test of a large set")

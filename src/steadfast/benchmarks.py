@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from . import stored, streams
+from . import own_data, streams
 from .data import Dataset
 from .errors import BadConfig
 from .registry import Registry
@@ -66,9 +66,9 @@ BENCHMARKS: Registry[Benchmark] = Registry("benchmark", "steadfast.benchmarks")
 
 def find(name: str) -> Benchmark:
     """The benchmark of this name; `arrays:FOLDER` and `images:FOLDER` are made into one by what lies there."""
-    if (own := stored.address(name)) is None:
+    if (own := own_data.address(name)) is None:
         return BENCHMARKS[name]
-    count, name = len(stored.class_names(*own)), spelled(name)
+    count, name = len(own_data.class_names(*own)), spelled(name)
     size = -(-count // TASKS)
     return Benchmark(
         name, name, "split", -(-count // size), size, "resnet20", epochs=10, memory=REMEMBERED * count, total=count
@@ -77,13 +77,13 @@ def find(name: str) -> Benchmark:
 
 def spelled(name: str) -> str:
     """An address in the one way that a run is named by; any other name as it is."""
-    own = stored.address(name)
+    own = own_data.address(name)
     return name if own is None else ":".join(map(str, own))
 
 
 def label(name: str) -> str:
     """As it can stand in a file's name."""
-    own = stored.address(name)
+    own = own_data.address(name)
     return name if own is None else f"{own[0]}-{re.sub('[^A-Za-z0-9_.-]+', '-', own[1].name)[:40]}"
 
 

@@ -20,7 +20,7 @@ import torch
 from PIL import EpsImagePlugin
 
 from conftest import make_tiny_config
-from steadfast import data, experiment, files, folders, inputs, stored
+from steadfast import data, experiment, files, folders, inputs, own_data
 from steadfast.data import parse
 from steadfast.data.catalog import Packed, Part
 from steadfast.errors import BadData, BadFile, BadInput
@@ -164,5 +164,5 @@ def test_no_program_is_started_for_a_picture(tmp_path: Path, monkeypatch: pytest
         inputs.images([str(cat)], None)
     (tmp_path / "test").symlink_to("train")
     with pytest.raises(BadData, match="it is none of PNG"):
-        stored.open_pictures(tmp_path)
+        own_data.open_pictures(tmp_path)
     assert not ran.exists()

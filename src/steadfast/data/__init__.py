@@ -47,11 +47,11 @@ def load(name: str, root: str | Path | None = None, *, download: bool = True) ->
     """
     if name == "digits":
         return _digits()
-    from .. import stored
+    from .. import own_data
 
-    if (own := stored.address(name)) is not None:  # one's own, that stay on disk
+    if (own := own_data.address(name)) is not None:  # one's own, that stay on disk
         kind, folder = own
-        return stored.open_arrays(folder) if kind == "arrays" else stored.open_pictures(folder)
+        return own_data.open_arrays(folder) if kind == "arrays" else own_data.open_pictures(folder)
     entry = catalog.entry(name)
     search = _complete(entry, root, download=download)
     for bad in search.damaged:
@@ -66,9 +66,9 @@ def load(name: str, root: str | Path | None = None, *, download: bool = True) ->
 
 def fingerprint(name: str) -> str | None:
     """Of one's own data as they are now; None for a data set that is known by its digests."""
-    from .. import stored
+    from .. import own_data
 
-    return None if (own := stored.address(name)) is None else stored.fingerprint(*own)
+    return None if (own := own_data.address(name)) is None else own_data.fingerprint(*own)
 
 
 def locate(name: str, root: str | Path | None = None) -> list[Found]:

@@ -7,6 +7,7 @@ keeps out accidents, not attackers. Only a SteadfastError may come out, soon, an
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -29,12 +30,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import safetensors.torch
 import torch
+from PIL import Image
 
 from conftest import make_tiny_trainer
 from records_factory import make_record
-from steadfast import experiment, files
+from steadfast import experiment, files, folders, inputs, own_data, streams
 from steadfast.config import Config
-from steadfast.data import catalog, parse
+from steadfast.data import Dataset, catalog, parse
 from steadfast.data.catalog import Packed, Part
 from steadfast.errors import SteadfastError
 from steadfast.report import records
@@ -151,6 +153,8 @@ class Targets:
         self.labels = struct.pack(">2I", 0x0801, 3) + bytes([1, 2, 3])
         self.cifar = {name: bytes(3073 * 2) for name in ("a.bin", "b.bin")}
         self.entry = catalog.entry("cifar10")
+        self.arrays: dict[str, np.ndarray] = {}
+        self.pictures: dict[bool, list[bytes]] = {True: [], False: []}  # of a format that is read, or not
         self.trainer: Any = None
         self.model: Any = None
 
@@ -231,6 +235,76 @@ class Targets:
     def gzips(self) -> None:
         content = gzip.compress(self.labels)
         parse.gunzip(scrambled(content, self.chance), Part("x", len(self.labels), ""))
+
+    def own_arrays(self) -> None:
+        """A folder of arrays: bytes scrambled, a header that lies, a label that is none, names that are not as many."""
+        if not self.arrays:
+            images = np.random.default_rng(0).integers(0, 256, (12, 1, 4, 4), dtype=np.uint8)
+            self.arrays = {f"{part}_images.npy": images for part in ("train", "test")}
+            self.arrays |= {f"{part}_labels.npy": np.arange(12) % 3 for part in ("train", "test")}
+            for name, array in self.arrays.items():
+                np.save(self.folder / name, array)
+        name = self.chance.choice(sorted(self.arrays))
+        path, array = self.folder / name, self.arrays[name]
+        before = path.read_bytes()
+        kind = self.chance.randrange(4)
+        if kind == 0:
+            path.write_bytes(scrambled(before, self.chance))
+        elif kind == 1:
+            path.write_bytes(self.lying_array(array))
+        elif kind == 2 and array.ndim == 1:
+            wrong = self.chance.choice([n for n in NUMBERS if isinstance(n, int) and -(2**63) <= n < 2**64])
+            np.save(path, np.append(array[1:], np.array([wrong], dtype=np.uint64 if wrong >= 2**63 else np.int64)))
+        else:
+            (self.folder / "classes.txt").write_bytes(scrambled(b"cat\ndog\nowl\n", self.chance))
+        try:
+            self.look_at(own_data.open_arrays(self.folder))
+        finally:
+            path.write_bytes(before)
+            (self.folder / "classes.txt").unlink(missing_ok=True)
+
+    def lying_array(self, array: np.ndarray) -> bytes:
+        header = {"descr": array.dtype.str, "fortran_order": False, "shape": list(array.shape)}
+        header = twisted(header, self.chance)
+        if isinstance(header, dict) and isinstance(header.get("shape"), list):
+            header["shape"] = tuple(header["shape"])
+        text = repr(header).encode()
+        text = scrambled(text, self.chance) if self.chance.randrange(4) == 0 else text
+        version = self.chance.choice((1, 1, 1, 2, 3, 4))
+        length = self.chance.choice((len(text), len(text), len(text), 2**16 - 1, 2**32 - 1))
+        size = struct.pack("<H", min(length, 2**16 - 1)) if version == 1 else struct.pack("<I", length)
+        return b"\x93NUMPY" + bytes([version, 0]) + size + text + array.tobytes()
+
+    def own_pictures(self) -> None:
+        """A folder of pictures, of all formats that PIL writes, under any name: for `run` and for `learn`."""
+        if not self.pictures[True]:
+            colour = Image.fromarray(np.random.default_rng(0).integers(0, 256, (10, 12, 3), dtype=np.uint8))
+            Image.init()
+            for name in sorted({*Image.SAVE} - {"PDF"}):
+                for picture in (colour, colour.convert("L"), colour.convert("P")):
+                    buffer = io.BytesIO()
+                    with contextlib.suppress(OSError, ValueError, KeyError):  # not every format takes every mode
+                        picture.save(buffer, name)
+                        self.pictures[name in inputs.formats()].append(buffer.getvalue())
+            for part in ("train", "test"):
+                (self.folder / part / "cat").mkdir(parents=True)
+                colour.save(self.folder / part / "cat" / "0.png")
+        content = self.chance.choice(self.pictures[self.chance.randrange(5) > 0])
+        if self.chance.randrange(8):
+            content = scrambled(content, self.chance)
+        path = self.folder / self.chance.choice(("train", "test")) / "cat" / f"1{self.chance.choice(own_data.SUFFIXES)}"
+        path.write_bytes(content)
+        try:
+            listed = folders.read(folders.classes([self.folder / "train"])["cat"], None)
+            self.look_at(own_data.open_pictures(self.folder, size=8, workers=0))
+            assert not listed.bad, "what `run` reads, `learn` reads"
+        finally:
+            path.unlink()
+
+    def look_at(self, found: Dataset) -> None:
+        for images in (found.train_images, found.test_images):
+            assert images[torch.arange(len(images))].shape == images.shape
+        assert len(streams.split(found, 1, generator=torch.Generator()).tasks) == len(found.classes)
 
     def checkpoints(self) -> None:
         """Of a run: with a right digest over wrong content."""

@@ -21,9 +21,9 @@ from steadfast.data.catalog import Packed, Part
 from steadfast.errors import BadData, BadFile, SteadfastError
 
 SHORT = {"tensor_files": 300, "configs": 150, "record_files": 100, "idx_files": 200, "cifar_archives": 100,
-         "gzips": 200, "checkpoints": 30, "models": 30}
+         "gzips": 200, "own_arrays": 200, "own_pictures": 100, "checkpoints": 30, "models": 30}
 LONG = {"tensor_files": 30_000, "configs": 20_000, "record_files": 12_000, "idx_files": 20_000, "cifar_archives": 9_000,
-        "gzips": 20_000, "checkpoints": 2_000, "models": 2_000}
+        "gzips": 20_000, "own_arrays": 20_000, "own_pictures": 10_000, "checkpoints": 2_000, "models": 2_000}
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

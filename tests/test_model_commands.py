@@ -153,6 +153,16 @@ def test_a_stopped_addition_leaves_the_model_as_it_was(album, model, tmp_path, m
     assert (model / NAME).read_bytes() == before
 
 
+def test_half_a_model_that_a_killed_process_left_is_deleted_and_nothing_else(album, model, tmp_path):
+    mine = tmp_path / "m"
+    mine.mkdir()
+    (mine / NAME).write_bytes((model / NAME).read_bytes())
+    for name in (f".{NAME}.123.part", ".my.part", "notes.part"):
+        (mine / name).write_bytes(b"half")
+    assert steadfast("learn", album, "--model", mine).exit_code == 0
+    assert {path.name for path in mine.iterdir()} - {".lock"} == {NAME, ".my.part", "notes.part"}
+
+
 def test_a_first_learn_that_fails_leaves_no_folder(tmp_path):
     (tmp_path / "photos" / "red").mkdir(parents=True)
     (tmp_path / "photos" / "red" / "torn.png").write_bytes(b"nothing")

@@ -216,11 +216,15 @@ def _shape(clf: IncrementalClassifier) -> tuple[int, ...] | None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """One process at a time adds to a model; a folder that was made for it and has come to nothing goes again."""
+    from ..estimator.model_files import NAME
+
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     os.makedirs(folder, exist_ok=True)
     lock = folder / ".lock"
     try:
         with filelock.FileLock(lock, timeout=0):
+            for path in folder.glob(f".{NAME}.*.part"):  # half a model, of a process that was killed
+                path.unlink(missing_ok=True)
             yield
     except filelock.Timeout:
         raise RunLocked(f"Another process is adding to {folder}; wait for it, or stop it.") from None

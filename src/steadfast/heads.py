@@ -97,7 +97,10 @@ class Head(nn.Module):
         return self.seen
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.seen = state.to(self.seen.device, torch.long)
+        found = state.tolist() if state.dtype == torch.long and state.dim() == 1 else [-1]
+        if found != sorted({*found}) or (found and not 0 <= found[0] <= found[-1] < self.slots):
+            raise ValueError(f"the slots {found[:10]} in use, in a head of {self.slots}; they are ascending numbers")
+        self.seen = state.to(self.seen.device)
 
 
 class FixedHead(Head):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import resuming
 from .errors import BadConfig, LossNotFinite
 from .learner import Learner
 from .methods import Method
@@ -133,14 +134,13 @@ class Trainer:
         self.watcher.epoch(record)
 
     def _finite(self, losses: Tensor) -> Tensor:
-        """The losses, if they and the weights they led to are finite, so that no bad checkpoint is ever saved.
+        """The losses, if they and what they led to are finite, so that no bad checkpoint is ever saved.
 
-        Looked at once an epoch: a GPU never waits for Python."""
-        finite = losses.isfinite()
-        weights = torch.stack([weight.isfinite().all() for weight in self.learner.parameters()])
-        if bool(finite.all() & weights.all()):
+        That is weights, and the statistics of batch norm. Looked at once an epoch: a GPU hardly waits."""
+        finite, wrong = losses.isfinite(), resuming.not_finite(self.learner)
+        if bool(finite.all()) and not wrong:
             return losses
-        step, what = len(losses) - 1, "The loss is finite but the weights are not"
+        step, what = len(losses) - 1, f"The loss is finite but the weights are not ({', '.join(wrong[:1])})"
         if not bool(finite.all()):
             step = int(finite.logical_not().nonzero()[0])
             what = f"The loss became {float(losses[step])}"
@@ -186,7 +186,7 @@ class Trainer:
         return tensors, plain
 
     def load(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
-        """Take up what `state` gave, on a trainer built from the same configuration."""
+        """Take up what `state` gave, on a trainer built from the same configuration; what cannot be is a ValueError."""
         device = self.learner.shift.device
 
         def part(prefix: str) -> dict[str, Tensor]:
@@ -196,13 +196,18 @@ class Trainer:
         self._load_optimizer(part("optimizer."))
         self.method.load(part("method."))
         self.generator.set_state(tensors["generator"])
-        for group, rate in zip(self.method.optimizer.param_groups, plain.get("rates", [])):
+        groups = self.method.optimizer.param_groups
+        rates = plain.get("rates", [group["lr"] for group in groups])
+        if len(rates) != len(groups) or not all(type(rate) in (int, float) and 0 <= rate <= 1e30 for rate in rates):
+            raise ValueError(f"learning rates of {rates!r:.100}")
+        for group, rate in zip(groups, rates):
             group["lr"] = rate
         at = Position(**{k: v for k, v in plain.items() if k != "rates"})
         at.order, at.losses = (tensors[n].to(device) if n in tensors else None for n in ("at.order", "at.losses"))
         at.features, at.directions = (
             list(tensors[n]) if n in tensors else [] for n in ("at.features", "at.directions")
         )
+        resuming.check(self, at)
         self.at = at
 
     def _load_optimizer(self, flat: dict[str, Tensor]) -> None:

@@ -40,6 +40,7 @@ from steadfast.data import Dataset, catalog, parse
 from steadfast.data.catalog import Packed, Part
 from steadfast.errors import SteadfastError
 from steadfast.report import records
+from steadfast.training import Stopped, Watcher
 
 LIMIT = 1 << 30  # bytes that loading may add to what the process has
 PATIENCE = 20  # seconds for one input, on a machine that is busy with other things
@@ -129,13 +130,37 @@ def retyped(tensors: dict[str, torch.Tensor], chance: random.Random) -> dict[str
     elif kind == 3:
         changed[name] = value.to(chance.choice((torch.float16, torch.float64, torch.int8, torch.bool, torch.int64)))
     elif kind == 4:
-        changed[name] = torch.full_like(value, chance.choice((0, 1, 127)))
+        more = (-1, 10**9) if value.dtype == torch.long else ()
+        changed[name] = torch.full_like(value, chance.choice((0, 1, 127, *more)))
     elif kind == 5:
         changed[name] = value.unsqueeze(0)
     return changed
 
 
 # ------------------------------------------------------------ what they are fed to
+
+
+RUNS: list[dict[str, Any]] = [
+    {}, {"distill": "logits", "insert": "during", "policy": "reservoir", "head": "expanding"}, {"distill": "features"},
+    {"method": "gem"}, {"method": "agem", "memory": 12}, {"method": "si", "strength": 1.0},
+    {"method": "ewc", "strength": 1.0},
+]
+
+
+def stopped_in_the_middle(**changes: Any) -> tuple[Any, dict[str, torch.Tensor], Any]:
+    """A trainer some steps into its second task, and its state."""
+    trainer = make_tiny_trainer(**{"backbone": "mlp", "epochs": 2, **changes})
+    go_on(trainer, 5)
+    tensors, plain = trainer.state()
+    assert plain["task"] == 1 and plain["begun"] and plain["step"]
+    return trainer, {name: tensor.clone() for name, tensor in tensors.items()}, json.loads(json.dumps(plain))
+
+
+def go_on(trainer: Any, steps: int) -> None:
+    left = iter(range(steps))
+    trainer.watcher = Watcher(stop=lambda: next(left, None) is None)
+    with contextlib.suppress(Stopped):
+        trainer.run()
 
 
 class Targets:
@@ -155,7 +180,7 @@ class Targets:
         self.entry = catalog.entry("cifar10")
         self.arrays: dict[str, np.ndarray] = {}
         self.pictures: dict[bool, list[bytes]] = {True: [], False: []}  # of a format that is read, or not
-        self.trainer: Any = None
+        self.trainers: list[Any] = []
         self.model: Any = None
 
     def write(self, content: bytes) -> Path:
@@ -307,13 +332,10 @@ class Targets:
         assert len(streams.split(found, 1, generator=torch.Generator()).tasks) == len(found.classes)
 
     def checkpoints(self) -> None:
-        """Of a run: with a right digest over wrong content."""
-        if self.trainer is None:
-            self.trainer = make_tiny_trainer(backbone="mlp", epochs=1)
-            self.state = self.trainer.state()
-            self.trainer.run()
-            self.state = self.trainer.state()
-        tensors, plain = self.state
+        """Of a run in the middle of its second task: with a right digest over wrong content; then a step is taken."""
+        if not self.trainers:
+            self.trainers = [stopped_in_the_middle(**changes) for changes in RUNS]
+        trainer, tensors, plain = self.chance.choice(self.trainers)
         if self.chance.randrange(2):
             tensors = retyped(tensors, self.chance)
         else:
@@ -323,7 +345,9 @@ class Targets:
         for old in run.iterdir():
             old.unlink()
         (run / "checkpoint-000001.safetensors").write_bytes(sealed(tensors, plain))
-        experiment.restore(self.trainer, experiment.RunFolder(run))
+        if experiment.restore(trainer, experiment.RunFolder(run)):
+            go_on(trainer, 2)
+            experiment.write_metrics(trainer, experiment.RunFolder(run))
 
     def models(self) -> None:
         """Of an IncrementalClassifier: with a right digest over wrong content, or just scrambled."""

@@ -119,6 +119,7 @@ class Replay(Method):
             raise ValueError(f"{self.unseen} samples of task {self.task + 1} not yet offered, in task {task.index + 1}")
         if self.config.distill == "features" and task is not None and self.recalls and self.before is None:
             raise ValueError("nothing to distil the features from")
-        noted, head = self.memory.notes.get("logits"), self.learner.head
-        if self.config.distill == "logits" and len(self.memory) and (noted is None or noted.shape[1:] != (head.slots,)):
-            raise ValueError(f"remembered logits that are not those of {head.slots} slots")
+        if self.config.distill == "logits" and len(self.memory):
+            noted, head = self.memory.notes["logits"], self.learner.head
+            if noted.shape[1:] != (head.slots,) or noted.dtype != torch.float32:
+                raise ValueError(f"remembered logits that are not those of {head.slots} slots")

@@ -276,7 +276,7 @@ class TestNames:
             backbones.build("resnet-56", CIFAR)
 
     def test_ones_own_backbone_is_built_by_its_name(self, monkeypatch):
-        monkeypatch.setattr(backbones, "_registry", dict(backbones._registry))
+        monkeypatch.setattr(backbones.BACKBONES, "_things", dict(backbones.BACKBONES))
 
         @backbones.register("mine", "a single layer")
         def mine(shape):
@@ -286,7 +286,7 @@ class TestNames:
         assert backbones.describe()["mine"] == "a single layer"
         assert backbones.build("mine", (1, 4, 4)).out_features == 9
         with pytest.raises(BadConfig, match="registered already"):
-            backbones.register("mine", "again")(mine)
+            backbones.register("mine", "again")(lambda shape: mine(shape))
 
     def test_the_same_seed_gives_the_same_weights(self):
         a, b, c = (build("lenet", MNIST, seed) for seed in (3, 3, 4))

@@ -133,7 +133,7 @@ def test_no_variation_is_done_twice_whatever_the_whole_batch_is_varied_by() -> N
 
 
 def test_a_variation_of_ones_own_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(augment, "AUGMENTS", dict(augment.AUGMENTS))
+    monkeypatch.setattr(augment.AUGMENTS, "_things", dict(augment.AUGMENTS))
 
     @augment.register("darker")
     def darker(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .errors import BadConfig, nearest
+from .errors import BadConfig
+from .registry import Registry
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # uint8 (batch, channels, h, w) to the same
 
@@ -46,7 +47,10 @@ def shift(images: Tensor, generator: torch.Generator) -> Tensor:
     return crop(images, generator, padding=2, flip=False)
 
 
-AUGMENTS: dict[str, Augment] = {"none": none, "crop-flip": crop_flip, "shift": shift}
+AUGMENTS: Registry[Augment] = Registry("augmentation", "steadfast.augmentations")
+AUGMENTS.register("none", "as it is")(none)
+AUGMENTS.register("crop-flip", "cropped after padding by 4, half of them mirrored: usual for CIFAR")(crop_flip)
+AUGMENTS.register("shift", "moved by up to 2 pixels each way: for digits")(shift)
 
 
 def register(name: str) -> Callable[[Augment], Augment]:
@@ -55,9 +59,6 @@ def register(name: str) -> Callable[[Augment], Augment]:
     By its name a run is known and repeated, so a name stands for one function for good."""
 
     def add(function: Augment) -> Augment:
-        if name in AUGMENTS:
-            raise BadConfig(f"An augmentation called {name!r} is registered already. Choose another name.")
-
         def checked(images: Tensor, generator: torch.Generator) -> Tensor:
             varied = function(images, generator)
             if varied.shape != images.shape or varied.dtype != images.dtype:
@@ -67,7 +68,7 @@ def register(name: str) -> Callable[[Augment], Augment]:
                 )
             return varied
 
-        AUGMENTS[name] = checked
+        AUGMENTS.register(name, (function.__doc__ or "a user's own").splitlines()[0])(checked)
         return function
 
     return add
@@ -77,6 +78,4 @@ def get(name: str | Augment) -> Augment:
     """The augmentation called `name`; a callable is taken as it is."""
     if callable(name):
         return name
-    if name not in AUGMENTS:
-        raise nearest("augmentation", name, AUGMENTS)
     return AUGMENTS[name]

@@ -16,34 +16,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .errors import BadConfig, nearest
+from .registry import Registry
 from .resnets import BatchNorm1d, BatchNorm2d, PreActivationResNet, ResNet18
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape], nn.Module]
 
-_registry: dict[str, tuple[str, Factory]] = {}
+BACKBONES: Registry[Factory] = Registry("backbone", "steadfast.backbones")
+register = BACKBONES.register  # decorates a `shape -> nn.Module` factory, and `build` knows it by its name
 
 
 def names() -> tuple[str, ...]:
     """The names `build` knows, besides `timm:NAME`."""
-    return tuple(_registry)
+    return tuple(BACKBONES)
 
 
 def describe() -> dict[str, str]:
     """A line on each backbone."""
-    return {name: line for name, (line, _) in _registry.items()}
-
-
-def register(name: str, line: str) -> Callable[[Factory], Factory]:
-    """Decorate a `shape -> nn.Module` factory, and `build` knows it by `name`."""
-
-    def add(factory: Factory) -> Factory:
-        if name in _registry:
-            raise BadConfig(f"A backbone called {name!r} is registered already. Choose another name.")
-        _registry[name] = (line, factory)
-        return factory
-
-    return add
+    return BACKBONES.describe()
 
 
 def build(name: str | nn.Module, shape: Shape) -> nn.Module:
@@ -55,9 +45,9 @@ def build(name: str | nn.Module, shape: Shape) -> nn.Module:
         return adapt(name, shape)
     if name.startswith("timm:"):
         return adapt(_from_timm(name.removeprefix("timm:"), shape), shape)
-    if name not in _registry:
-        raise nearest("backbone", name, [*_registry, "timm:NAME"])
-    network = _registry[name][1](shape)
+    if name not in BACKBONES:
+        raise nearest("backbone", name, [*BACKBONES, "timm:NAME"])
+    network = BACKBONES[name](shape)
     return network if isinstance(getattr(network, "out_features", None), int) else adapt(network, shape)
 
 

@@ -1,7 +1,7 @@
-"""Named things that others can add to: methods, heads, benchmarks.
+"""Named things that others can add to: methods, heads, benchmarks, backbones, augmentations.
 
-A package outside steadfast adds its own by an entry point in the group `steadfast.methods`,
-`steadfast.heads` or `steadfast.benchmarks`; the entry point's module registers itself on import.
+A package outside steadfast adds its own by an entry point in the group `steadfast.methods`, `steadfast.heads`,
+`steadfast.benchmarks`, `steadfast.backbones` or `steadfast.augmentations`; its module registers itself on import.
 """
 
 from __future__ import annotations

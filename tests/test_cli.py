@@ -240,3 +240,13 @@ def test_help_groups_every_setting_once() -> None:
 
     grouped = [name for names in PANELS.values() for name in names]
     assert sorted(grouped) == sorted(field.name for field in dataclasses.fields(Config) if field.name != "benchmark")
+
+
+def test_a_terminal_without_a_degree_sign_gets_a_result_all_the_same() -> None:
+    code = (
+        "import sys; from steadfast import cli; from steadfast.commands.options import console;"
+        "cli.app = lambda: console.print('12.5° turned'); cli.main()"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0 and "12.5? turned" in done.stdout, done.stderr

@@ -167,6 +167,44 @@ def test_a_damaged_result_is_named_put_aside_and_made_again(damage: str, run_tin
     assert_same_bits(left_behind(folder), before)
 
 
+def test_a_checkpoint_without_a_number_is_nobodys(run_tiny: Run, tmp_path: Path) -> None:
+    config = make_tiny_config()
+    with pytest.raises(Stopped):
+        run_tiny(config, watcher=stopping_after(3))
+    folder = RunFolder(tmp_path / config.name)
+    for name in ("checkpoint-best", "checkpoint-000001 (copy)", "checkpoint-"):
+        (folder.path / f"{name}.safetensors").write_text("nothing")
+    run_tiny(config)
+    assert len(list(folder.path.glob("*.safetensors"))) == 4  # these three, and the run's last
+    assert [p.name for p in folder.checkpoints()] == ["checkpoint-000007.safetensors"]
+
+
+@pytest.mark.parametrize("wrong", [{}, {"accuracy_matrix": []}, {"seconds": "x"}, {"mean_drift": 3.0}])
+def test_a_result_written_by_hand_that_cannot_be_shown_is_made_again(
+    wrong: dict[str, Any], run_tiny: Run, tmp_path: Path
+) -> None:
+    config = make_tiny_config()
+    made = files.plain(run_tiny(config))
+    folder = RunFolder(tmp_path / config.name)
+    files.write_json(folder.result, {**({k: v for k, v in made.items() if k != "mean_head_drift"} if wrong else {}),
+                                     "hash": config.hash, **wrong})
+    with pytest.warns(UserWarning, match=r"no whole result: .* is missing, or no number"):
+        assert files.plain(run_tiny(config)) == made
+
+
+def test_a_result_names_all_the_conditions_that_its_run_has_had(run_tiny: Run, tmp_path: Path) -> None:
+    config = make_tiny_config()
+    folder = RunFolder(tmp_path / config.name)
+    with pytest.raises(Stopped):
+        run_tiny(config, watcher=stopping_after(3))
+    first = files.read_json(folder.environment)
+    files.write_json(folder.environment, {**first, "torch": "1.0"})  # as if it had been another machine's
+    with pytest.warns(UserWarning, match=r"torch 1\.0 before"), pytest.raises(Stopped):
+        run_tiny(config, watcher=stopping_after(2))
+    result = run_tiny(config)  # under the same conditions again: nothing to add
+    assert result["environment"] == {**first, "before": [{**first, "torch": "1.0"}]}
+
+
 def test_anothers_checkpoint_is_refused(run_tiny: Run, tmp_path: Path) -> None:
     mine, other = make_tiny_config(), make_tiny_config(seed=1)
     with pytest.raises(Stopped):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from typing import Annotated
@@ -51,6 +52,9 @@ def complain(heading: str, message: object) -> None:
 
 def main() -> None:
     """Entry point: our own errors are messages, not tracebacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where there is no degree sign, a ? is better than a traceback
     warnings.showwarning = lambda message, *rest, **more: complain("[yellow]warning:[/]", message)
     try:
         app()

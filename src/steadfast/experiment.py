@@ -20,7 +20,7 @@ from .config import Config
 from .errors import BadConfig, BadData, BadFile, NewerFile
 from .learner import Learner
 from .methods import METHODS, Method
-from .run_folder import Result, RunFolder
+from .run_folder import Result, RunFolder, checkpoint_number
 from .streams import Stream, shortened, validated
 from .training import Trainer, Watcher
 
@@ -87,15 +87,20 @@ def begin(config: Config, folder: RunFolder, resume: bool) -> Result | None:
 
 
 def describe(config: Config, folder: RunFolder, learner: Learner) -> None:
-    """What is being run, and where; a run that goes on under other conditions is told so."""
+    """What is being run, and where; a run that goes on under other conditions is told so, and what it had before
+    stays written down: `before` has the earlier conditions, oldest first."""
     now = environment(learner.shift.device)
     now |= {"compiled": True} if learner.compiled is not None else {}
     now |= {"ranks": learner.ranks.world} if learner.ranks is not None else {}
     if folder.checkpoints() and folder.environment.exists():
-        before, current = UNSAID | _environment_before(folder), UNSAID | now
+        last = _environment_before(folder)
+        earlier = last.pop("before", [])
+        before, current = UNSAID | last, UNSAID | now
         changed = [k for k in DECISIVE if before.get(k) != current.get(k)]
         if other := [f"{k} {before.get(k)} before, {current.get(k)} now" for k in changed]:
             warnings.warn(f"The last bits may differ from an uninterrupted run's: {'; '.join(other)}.", stacklevel=2)
+        history = [*(earlier if isinstance(earlier, list) else []), *([last] if last and last != now else [])]
+        now |= {"before": history} if history else {}
     files.write_record(folder.config, config.to_json())
     files.write_json(folder.environment, now)
 
@@ -223,7 +228,7 @@ def save(trainer: Trainer, folder: RunFolder, saved: Callable[[Path], None] | No
     plain["run"] = trainer.method.config.hash
     plain |= {"data": trainer.stream.fingerprint} if trainer.stream.fingerprint else {}
     old = folder.checkpoints()
-    number = int(old[0].stem.split("-")[1]) + 1 if old else 1
+    number = checkpoint_number(old[0]) + 1 if old else 1
     files.write_tensors(folder.path / f"checkpoint-{number:06d}.safetensors", tensors, plain)
     write_metrics(trainer, folder)
     for path in old[1:]:

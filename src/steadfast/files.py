@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -19,35 +20,53 @@ from .errors import BadFile, CannotRead, CannotWrite, NewerFile
 
 FORMAT = 1  # of tensor files; a newer one is refused
 LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
+CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of a file system without such a thing
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write to a temporary name beside `path`, to the disk, then rename: no reader ever sees a part."""
+    """Write to a temporary name beside `path`, to the disk, then rename: no reader ever sees a part.
+
+    A link at either name is replaced and not followed: what it points to may be anybody's."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as file:
+        make_folder(path.parent)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)  # of a process of the same number that was killed
+        with open(part, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
+        sync_folder(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            part.unlink()
+            os.unlink(part)
         if isinstance(error, OSError):
             raise cannot_write(path, error) from error
         raise
-    _sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """The new name to the disk as well, before anything older is deleted; not every system can."""
-    with contextlib.suppress(OSError):
+def make_folder(folder: Path) -> None:
+    """With those above it; each new name to the disk as well."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        sync_folder(each.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in it to the disk, before anything older is deleted; not every system can, or may."""
+    try:
         descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    except PermissionError:  # it may be written to but not listed; on Windows no folder can be opened
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def reserve(path: Path, size: int) -> None:
@@ -55,7 +74,7 @@ def reserve(path: Path, size: int) -> None:
 
     One that is mapped and has not is found out when it is written to, and ends the process (SIGBUS)."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         path.unlink(missing_ok=True)
         with open(path, "xb") as file:
             if hasattr(os, "posix_fallocate"):

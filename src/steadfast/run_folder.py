@@ -14,10 +14,15 @@ import filelock
 
 from . import files
 from .config import Config
-from .errors import BadFile, RunLocked
+from .errors import BadFile, CannotWrite, RunLocked
 
 Result = dict[str, Any]
 PATIENCE = 0.5  # seconds to wait for a run's lock: a sweep that looks whether it is held holds it for an instant
+
+
+def checkpoint_number(path: Path) -> int:
+    """Of checkpoint-000012.safetensors, 12."""
+    return int(path.stem[11:])
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,9 @@ class RunFolder:
         return self.path / "result.json"
 
     def checkpoints(self) -> list[Path]:
-        """Newest first."""
-        return sorted(self.path.glob("checkpoint-*.safetensors"), reverse=True)
+        """Newest first. What has no number, as a copy that someone made, is none of them."""
+        found = [path for path in self.path.glob("checkpoint-*.safetensors") if path.stem[11:].isdecimal()]
+        return sorted(found, key=checkpoint_number, reverse=True)
 
     def lock(self) -> AbstractContextManager[Any]:
         """One process a run folder, for a `with`; the system frees the lock of a process that died.
@@ -53,9 +59,14 @@ class RunFolder:
         Nobody can tell such a lock from a live one, so none is broken here: its holder is named, a human decides.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            held = filelock.FileLock(self.path / ".lock", timeout=PATIENCE).acquire()
-            (self.path / ".holder").write_text(f"process {os.getpid()} on {platform.node()}")
+            files.make_folder(self.path)
+            lock = filelock.FileLock(self.path / ".lock", timeout=PATIENCE)
+            held = lock.acquire()
+            try:
+                files.write_whole(self.path / ".holder", f"process {os.getpid()} on {platform.node()}".encode())
+            except CannotWrite:
+                lock.release()
+                raise
             return held
         except filelock.Timeout:
             raise RunLocked(
@@ -65,6 +76,8 @@ class RunFolder:
         except OSError as error:
             if self.result.exists():
                 return nullcontext()  # finished, in a folder that is read-only: there is nothing to write
+            if isinstance(error, CannotWrite):
+                raise
             raise files.cannot_write(self.path, error) from error
 
     def holder(self) -> str:
@@ -97,6 +110,8 @@ class RunFolder:
         """As `read_result`; a damaged one is named and put aside, and made again from the last checkpoint."""
         try:
             result = self.read_result()
+            if wrong := [] if result is None else _unshowable(result):
+                raise BadFile(f"{self.result} is no whole result: {', '.join(wrong)} is missing, or no number.")
         except BadFile as error:
             warnings.warn(f"{error} Making it again from the last checkpoint, or anew.", stacklevel=3)
             self.result.rename(self.result.with_suffix(".damaged"))
@@ -107,3 +122,21 @@ class RunFolder:
                 f"move it to where it belongs, or start anew with --fresh."
             )
         return result
+
+
+def _unshowable(result: Result) -> list[str]:
+    """What cannot be shown of a result, as one written by hand may be; a digest would have told."""
+    matrix, averages = result.get("accuracy_matrix"), result.get("average_accuracy")
+    rows = matrix if isinstance(matrix, list) and all(isinstance(row, list) and row for row in matrix) else []
+    good = {
+        "accuracy_matrix": bool(rows) and all(_number(value) for row in rows for value in row),
+        "average_accuracy": isinstance(averages, list) and len(averages) == len(rows) and all(map(_number, averages)),
+        **{name: _number(result.get(name)) for name in ("final_average_accuracy", "forgetting", "seconds")},
+        "mean_drift": "mean_drift" in result and isinstance(result["mean_drift"], int | float | None),
+        "mean_head_drift": result.get("mean_drift") is None or _number(result.get("mean_head_drift")),
+    }
+    return [name for name, fine in good.items() if not fine]
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < 1e300

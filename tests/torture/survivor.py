@@ -74,7 +74,7 @@ class Events:
 
     def open(self, path: Path, mode: str) -> Any:
         file = open(path, mode, buffering=0)  # noqa: SIM115  it is closed by the `with` that it is given to
-        if mode == "wb":
+        if mode == "xb":
             real, events = file.write, self
 
             class Halves:

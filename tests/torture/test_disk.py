@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,7 +46,7 @@ class FullAt:
         return call
 
     def open(self, path: Path, mode: str) -> Any:
-        if "w" not in mode:
+        if mode == "rb":
             return open(path, mode)
         self.check()
         file = open(path, mode)  # noqa: SIM115  it is closed by the `with` that it is given to
@@ -91,7 +92,7 @@ def survive_faults(run_tiny: Run, tmp_path: Path, wanted: Iterator[tuple[int, in
             layer = FullAt(patch, at, error)
             try:
                 run_tiny(config, out)
-                told["absorbed"] += 1  # a folder that cannot be synced, or a fault beyond the end
+                told["absorbed"] += 1  # a fault beyond the end
             except CannotWrite as refused:
                 assert os.strerror(error) in str(refused) and "go on" in str(refused) and str(out) in str(refused)
                 told["clear"] += 1
@@ -104,9 +105,81 @@ def survive_faults(run_tiny: Run, tmp_path: Path, wanted: Iterator[tuple[int, in
 
 
 def test_every_kind_of_write_may_fail(run_tiny: Run, tmp_path: Path) -> None:
-    points = iter([(at, errno.ENOSPC) for at in (1, 2, 3, 4, 12, 13, 14, 33)] + [(14, errno.EROFS)])
+    """Calls 3 to 7 write .holder: open, write, sync, rename, sync the folder; 18 to 22 the first checkpoint."""
+    points = iter([(at, errno.ENOSPC) for at in (1, 3, 4, 5, 6, 7, 18, 19, 20, 21, 22)] + [(21, errno.EROFS)])
     told = survive_faults(run_tiny, tmp_path, points, make_tiny_config(**CONFIG))
-    assert told["clear"] >= 6
+    assert told == {"clear": 12, "absorbed": 0}
+
+
+def test_the_older_checkpoint_goes_only_when_the_new_one_and_its_name_are_on_the_disk(
+    run_tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, done = make_tiny_config(**CONFIG), []
+    replace, fsync, unlink = os.replace, os.fsync, Path.unlink
+
+    def name(descriptor: int) -> str:
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+
+    monkeypatch.setattr(os, "replace", lambda old, new: (done.append(("rename", Path(new).name)), replace(old, new)))
+    monkeypatch.setattr(os, "fsync", lambda d: (done.append(("sync", name(d))), fsync(d)))
+    monkeypatch.setattr(Path, "unlink", lambda path, **o: (done.append(("delete", path.name)), unlink(path, **o)))
+    run_tiny(config, tmp_path / "new")
+    assert ("sync", tmp_path.name) in done and ("sync", "new") in done  # the folders' own names
+    third = "checkpoint-000003.safetensors"
+    begin = done.index(("sync", f".{third}.{os.getpid()}.part"))
+    assert done[begin + 1 : begin + 3] == [("rename", third), ("sync", config.name)]
+    assert ("delete", "checkpoint-000001.safetensors") in done[begin + 3 :]
+
+
+@pytest.mark.parametrize("call", range(5))
+def test_while_a_checkpoint_cannot_be_written_the_two_before_it_stay(call: int, run_tiny: Run, tmp_path: Path) -> None:
+    """Each of its five calls in turn: open, write, sync, rename, sync the folder."""
+    config = make_tiny_config(**CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        layer, real = FullAt(patch, -1, errno.EIO), files.write_tensors
+
+        def write(path: Path, *content: Any) -> None:
+            if path.name == "checkpoint-000003.safetensors":
+                layer.at = layer.calls + 1 + call
+            real(path, *content)
+
+        patch.setattr(files, "write_tensors", write)
+        with pytest.raises(CannotWrite, match="checkpoint-000003"):
+            run_tiny(config)
+    names = [path.name for path in experiment.RunFolder(tmp_path / config.name).checkpoints()]
+    assert names[-2:] == ["checkpoint-000002.safetensors", "checkpoint-000001.safetensors"]
+    check_intact(tmp_path / config.name)
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_that_cannot_sync_a_folder_is_written_to_all_the_same(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(error, os.strerror(error))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    files.write_json(tmp_path / "new" / "a.json", {"a": 1})
+    assert files.read_json(tmp_path / "new" / "a.json") == {"a": 1}
+
+
+def test_a_run_that_fails_in_its_pictures_has_no_result_and_is_tidied(
+    run_tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_tiny_config(**CONFIG)
+    folder = experiment.RunFolder(tmp_path / config.name)
+    with monkeypatch.context() as patch:
+        patch.setattr("steadfast.plots.run_pictures", lambda result, folder: raising(MemoryError()))
+        with pytest.raises(MemoryError):
+            run_tiny(config)
+    assert folder.checkpoints() and not folder.result.exists()
+    (folder.path / ".checkpoint-000009.safetensors.123.part").write_bytes(b"half")
+    run_tiny(config)
+    assert folder.result.exists() and not list(folder.path.glob(".*.part"))
 
 
 @pytest.mark.torture

@@ -23,7 +23,7 @@ from conftest import make_tiny_config
 from steadfast import data, experiment, files, folders, inputs, own_data
 from steadfast.data import parse
 from steadfast.data.catalog import Packed, Part
-from steadfast.errors import BadData, BadFile, BadInput
+from steadfast.errors import BadData, BadFile, BadInput, CannotWrite
 from steadfast.estimator import IncrementalClassifier
 from steadfast.report import records
 
@@ -166,3 +166,25 @@ def test_no_program_is_started_for_a_picture(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(BadData, match="it is none of PNG"):
         own_data.open_pictures(tmp_path)
     assert not ran.exists()
+
+
+def test_nothing_is_written_through_a_link_in_the_run_folder(run_tiny: Any, tmp_path: Path) -> None:
+    config = make_tiny_config(epochs=1)
+    (folder := tmp_path / "runs" / config.name).mkdir(parents=True)
+    names = [".holder", "config.json", "environment.json", "metrics.jsonl", ".memory-0"]
+    names += [f".{name}.{os.getpid()}.part" for name in (".holder", "config.json", "checkpoint-000001.safetensors")]
+    for name in names:
+        (tmp_path / f"victim-{name}").write_text("mine")
+        (folder / name).symlink_to(tmp_path / f"victim-{name}")
+    run_tiny(config, tmp_path / "runs", memory_on_disk=True)
+    assert {(tmp_path / f"victim-{name}").read_text() for name in names} == {"mine"}
+
+
+def test_a_lock_that_is_a_link_is_refused(run_tiny: Any, tmp_path: Path) -> None:
+    config = make_tiny_config(epochs=1)
+    (tmp_path / config.name).mkdir()
+    (victim := tmp_path / "victim").write_text("mine")
+    (tmp_path / config.name / ".lock").symlink_to(victim)
+    with pytest.raises(CannotWrite):
+        run_tiny(config)
+    assert victim.read_text() == "mine"

@@ -125,13 +125,13 @@ def test_few_updates_are_warned_of(album, tmp_path):
     assert "Only 6 updates" in " ".join(done.stderr.split())
 
 
-def interrupt_at(monkeypatch, call):
-    """Ctrl-C while the file of this call, the first is 0, is being read."""
+def interrupt_at(monkeypatch, call, number=signal.SIGINT):
+    """Ctrl-C, or another signal, while the file of this call, the first is 0, is being read."""
     calls, real = iter(range(1000)), folders.inputs.as_picture
 
     def pressed(*given):
         if next(calls) == call:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return real(*given)
 
     monkeypatch.setattr(folders.inputs, "as_picture", pressed)
@@ -145,11 +145,12 @@ def test_ctrl_c_while_files_are_read_is_seen_at_the_next_one_and_leaves_nothing_
     assert "nothing was learned yet" in done.stderr and not (tmp_path / "deep").exists()
 
 
-def test_a_stopped_addition_leaves_the_model_as_it_was(album, model, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_addition_leaves_the_model_as_it_was(number, album, model, tmp_path, monkeypatch):
     before = (model / NAME).read_bytes()
-    interrupt_at(monkeypatch, 0)
+    interrupt_at(monkeypatch, 0, number)
     done = steadfast("learn", photograph(tmp_path, ["blue"], count=3), "--model", model)
-    assert done.exit_code == 130 and "is as it was" in " ".join(done.stderr.split())
+    assert done.exit_code == 128 + number and "is as it was" in " ".join(done.stderr.split())
     assert (model / NAME).read_bytes() == before
 
 

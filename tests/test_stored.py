@@ -22,7 +22,7 @@ from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream,
 from steadfast import benchmarks, cli, data, experiment, files, own_data, streams
 from steadfast.config import Config
 from steadfast.engines import Job, work
-from steadfast.errors import BadConfig, BadData, BadInput
+from steadfast.errors import BadConfig, BadData, BadInput, SteadfastError
 from steadfast.own_data import open_arrays, open_pictures
 from steadfast.run_folder import Result, RunFolder
 from steadfast.stored import Mapped, Pictures, Stored
@@ -78,7 +78,7 @@ def write_pictures(folder: Path, classes: tuple[str, ...]) -> None:
                 Image.fromarray(pixels).save(folder / part / name / f"{number}.png")
 
 
-def test_files_decoded_ahead_are_the_files(tmp_path: Path) -> None:
+def test_files_decoded_ahead_are_the_files_and_a_killed_decoder_is_told(tmp_path: Path) -> None:
     write_pictures(tmp_path, ("cat", "dog"))
     found = open_pictures(tmp_path, size=8, workers=1)
     images = found.train_images
@@ -89,6 +89,13 @@ def test_files_decoded_ahead_are_the_files(tmp_path: Path) -> None:
     images.expect(iter(batches))
     for batch in (batches[0], torch.tensor([6]), *batches[1:]):  # one of them unexpected
         assert torch.equal(images[batch], torch.from_numpy(expected)[batch])
+    assert images._pool is not None
+    for process in images._pool._processes.values():
+        process.kill()
+        process.join()
+    with pytest.raises(SteadfastError, match=r"has ended before its time.* give the same command to go on"):
+        images.expect(iter(batches))
+        assert [images[batch] for batch in batches]
 
 
 def test_what_is_no_data_set_is_refused_by_name(arrays: Path, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -21,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import BadData
+from .errors import BadData, SteadfastError
 
 RESIDENT = 2**27  # bytes of a mapped file that may stay in the process's memory
 FAULT = 2**16  # bytes that the system maps around each one touched
@@ -111,7 +113,8 @@ class Pictures(Stored):
             expected, future = self._begun.popleft()
             self._begin()
             if np.array_equal(expected, rows):
-                return future.result()
+                with _while_they_live():
+                    return future.result()
             future.cancel()  # something else was asked for first; go on with what follows
         return decode([self.paths[row] for row in rows], self.shape[1:])
 
@@ -129,7 +132,8 @@ class Pictures(Stored):
             self._pool = ProcessPoolExecutor(self.workers, spawn, initializer=_serve)
         for rows in self._coming:
             wanted = rows.cpu().numpy()
-            future = self._pool.submit(decode, [self.paths[row] for row in wanted], self.shape[1:])
+            with _while_they_live():
+                future = self._pool.submit(decode, [self.paths[row] for row in wanted], self.shape[1:])
             self._begun.append((wanted, future))
             return
 
@@ -144,6 +148,17 @@ class Pictures(Stored):
             yield from (Path(self.paths[row]).read_bytes() for row in rows)
         except OSError as error:
             raise BadData(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def _while_they_live() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise SteadfastError(
+            "A process that decodes images has ended before its time: killed from outside, for want of memory, or by a "
+            "picture. The last checkpoint is intact; give the same command to go on from it."
+        ) from error
 
 
 def _serve() -> None:

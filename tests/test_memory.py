@@ -107,6 +107,23 @@ def test_the_reservoir_keeps_every_sample_with_the_same_probability() -> None:
     assert stats.chi2.cdf(float(statistic), offers - 1) > 1e-4  # nor suspiciously even
 
 
+@pytest.mark.parametrize("before", [4, 6, 40])  # offered to a memory of 6, every other one of the class to be forgotten
+def test_what_a_reservoir_forgot_does_not_come_back(before: int) -> None:
+    memory, generator = Memory(6, (1, 1, 1), "reservoir"), seeded(0)
+    images = torch.arange(100, dtype=torch.uint8).view(-1, 1, 1, 1)
+    memory.insert(images[:before], torch.arange(before) % 2, 0, generator)
+    memory.forget(1)
+    left = len(memory)
+    assert 0 < left < 6 and memory.offered >= left
+    kept, rows = memory.insert(images[50:52], torch.tensor([2, 2]), 1, generator)
+    assert len(memory) == left + min(2, 6 - left)  # the room that is left is filled at once
+    assert {*rows.tolist()} <= {*range(len(memory))} and torch.equal(memory.images[rows], images[50:52][kept])
+    memory.insert(images[52:90], torch.full((38,), 2), 1, generator)
+    assert len(memory) == 6
+    assert all(int(image) >= 50 or int(image) % 2 == 0 for image in memory.images[:6].flatten())
+    assert torch.equal(memory.images[:6].flatten() < 50, memory.slots[:6] == 0)
+
+
 def test_herding_takes_the_sample_that_brings_the_mean_nearest() -> None:
     features = torch.randn(9, 3, dtype=torch.float64, generator=seeded(2))
     mean, chosen = features.mean(0), []

@@ -104,6 +104,12 @@ class Memory:
             column[: len(rows)] = column[rows].clone()
         self.count = len(rows)
 
+    def forget(self, slot: int) -> None:
+        """Drop all samples of a class; what was offered counts as if it had never come."""
+        rows = (self.slots[: self.count] != slot).nonzero().squeeze(1)
+        self.offered = max(len(rows), self.offered * len(rows) // max(1, self.count))
+        self.keep(rows)
+
     def add(self, images: Tensor, slots: Tensor, task: int) -> Tensor:
         """Append as many as there is room for; returns their rows."""
         room = min(len(images), self.capacity - self.count)
@@ -114,20 +120,22 @@ class Memory:
         return rows
 
     def insert(self, images: Tensor, slots: Tensor, task: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Reservoir sampling: after n offers each has been kept with probability capacity / n.
+        """Reservoir sampling: after n offers each has been kept with probability capacity / n, but for those that fill
+        the room that a forgotten class has left.
 
         Returns (which of the batch were kept, the rows they went to)."""
         device = self.images.device
-        order = self.offered + torch.arange(1, len(images) + 1, device=device)  # how many offers, this one included
+        place = torch.arange(len(images), device=device)
+        order = self.offered + place + 1  # how many offers, this one included
         draw = torch.rand(len(images), generator=generator, device=device, dtype=torch.float64)
         rows = (draw * order).long()
-        rows = torch.where(order <= self.capacity, order - 1, rows)  # the first ones fill it up
+        rows = torch.where(place < self.capacity - self.count, self.count + place, rows)  # the first ones fill it up
         self.offered += len(images)
-        room = min(self.capacity, self.offered)
+        room = min(self.capacity, self.count + len(images))
         self._make_room(room)
         # Of several that draw the same row the last one stays: mark it by the largest position.
         last = torch.full((room + 1,), -1, dtype=torch.long, device=device)
-        last.scatter_reduce_(0, rows.clamp(max=room), torch.arange(len(images), device=device), "amax")
+        last.scatter_reduce_(0, rows.clamp(max=room), place, "amax")
         kept_rows = (last[:-1] >= 0).nonzero().squeeze(1)
         kept = last[kept_rows]
         self._put(kept_rows, images[kept], slots[kept], task)

@@ -109,7 +109,7 @@ class Model:
         slot, head = self.labels.give_back(label), self.learner.head
         head.close(slot)
         for memory in (self.memory, self.held):
-            memory.keep((memory.slots[: len(memory)] != slot).nonzero().squeeze(1))
+            memory.forget(slot)
         if isinstance(head, heads.TrainableHead):
             with torch.no_grad():
                 head.rows.weight[slot] = 0.0

@@ -14,7 +14,6 @@ from records_factory import make_features, make_record
 from steadfast import paper
 from steadfast.config import Config
 from steadfast.report import page as report
-from steadfast.report.editions import cell_config
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install steadfast[browser]")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -47,7 +46,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     results = root / "results"
     results.mkdir()
     for index, cell in enumerate(c for c in paper.cells() if c.benchmark.startswith("split")):
-        record = make_record(cell_config(cell), 30.0 + index)
+        record = make_record(cell.config(), 30.0 + index)
         (results / f"{record['hash']}.json").write_text(json.dumps(record))
     for seed in (1, 2):
         for head in ("simplex", "expanding"):

@@ -117,6 +117,7 @@ _add(
     Benchmark(
         "split-cifar10", "cifar10", "split", 5, 2, "resnet56", epochs=10, memory=1100, augment="crop-flip",
         shift="crop-flip",
+        strength={"ewc": 2, "online-ewc": 2, "si": 0.001, "mas": 0.03},  # searched, see docs/rivals.md
     ),
     "CIFAR-10, 5 tasks of 2 classes (paper)",
 )

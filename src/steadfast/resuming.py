@@ -52,7 +52,8 @@ def _check_order(trainer: Trainer, at: Position) -> None:
     steps = len(at.order.split(trainer.method.fresh(trainer.batch)))
     if not 0 <= at.step < steps:
         raise ValueError(f"step {at.step + 1} of {steps}")
-    if at.losses.dtype != torch.float32 or at.losses.shape != (steps,) or not bool(at.losses.isfinite().all()):
+    fitting = at.losses.is_floating_point() and at.losses.shape == (steps,)
+    if not fitting or not bool(at.losses.isfinite().all()):
         raise ValueError(f"losses that are not those of {steps} steps")
 
 

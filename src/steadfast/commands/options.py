@@ -32,7 +32,7 @@ WHAT = "what to learn; `steadfast benchmarks` lists them; or your own, arrays:FO
 
 # How `--help` groups the fields of Config; a field that is in none would be under "Options".
 PANELS = {
-    "The method": ("method", "head", "slots", "over", "embedding", "memory", "policy"),
+    "The method": ("method", "head", "slots", "over", "embedding", "memory", "remembered", "policy"),
     "Training": ("backbone", "epochs", "batch", "optimizer", "lr", "augment", "precision", "seed"),
     "The stream": ("order", "classes_per_task", "tasks", "validation", "quick"),
     "Replay beyond the paper": ("recipe", "balance", "empty", "vary", "distill", "distill_weight", "insert"),

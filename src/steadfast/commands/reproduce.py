@@ -47,7 +47,7 @@ def configs_of(what: str, seeds: int, quick: bool, benchmarks: Sequence[str] = (
     }
     if what not in cells:
         raise nearest("thing to reproduce", what, WHAT)
-    chosen += [cell.config(seed, quick=quick) for cell in cells[what] for seed in range(seeds) if cell.stated]
+    chosen += [cell.config(seed, quick=quick) for cell in cells[what] for seed in range(seeds)]
     if what in ("questions", "all"):
         from ..report.editions import editions  # here, with what they need for statistics: most calls do not
         from ..report.questions import questions
@@ -112,8 +112,6 @@ def reproduce(
         for run in runs:
             console.print(f"{run.state:8} {run.config.command()}", highlight=False, soft_wrap=True)
         console.print(summary(runs, jobs or engines.Local().places))
-        for command in undetermined(what, benchmark, method):
-            console.print(f"left out {command}: nobody states a strength; search one", highlight=False, soft_wrap=True)
         if with_figure:
             draw_features(out, records, start, add, data, device, threads, quick, dry_run)
         return
@@ -151,16 +149,6 @@ def narrowed(
                     raise nearest(f"{name} among these runs of {what}", one, known)
             configs = [config for config in configs if of[name](config) & {*map(str, wanted)}]
     return configs
-
-
-def undetermined(what: str, benchmark: list[str] | None, method: list[str] | None) -> list[str]:
-    """The commands that would find a strength for the cells whose strength nobody states."""
-    cells = [cell for cell in paper.cells() if not cell.stated and what in ("all", cell.table)]
-    return [
-        f"steadfast run {cell.benchmark} --method {cell.row} --search strength=0.1,10,1000"
-        for cell in cells
-        if (not benchmark or cell.benchmark in benchmark) and (not method or cell.row in method)
-    ]
 
 
 def draw_features(

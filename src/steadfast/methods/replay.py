@@ -121,5 +121,5 @@ class Replay(Method):
             raise ValueError("nothing to distil the features from")
         if self.config.distill == "logits" and len(self.memory):
             noted, head = self.memory.notes["logits"], self.learner.head
-            if noted.shape[1:] != (head.slots,) or noted.dtype != torch.float32:
+            if noted.shape[1:] != (head.slots,) or not noted.is_floating_point():
                 raise ValueError(f"remembered logits that are not those of {head.slots} slots")

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from .. import benchmarks
 from ..config import Config
-from ..methods import METHODS
 from ..paper import Cell
 from .records import Record, protocol
 
@@ -34,7 +32,7 @@ class Edition:
 
     def of_cell(self, cell: Cell) -> tuple[Record, ...]:
         """The runs of this entry of the paper's tables."""
-        return self.of(cell_config(cell))
+        return self.of(cell.config())
 
 
 def editions(records: Iterable[Record]) -> list[Edition]:
@@ -58,17 +56,10 @@ def _edition(records: list[Record], quick: bool) -> Edition:
     return Edition(quick, tuple(ordered), groups, alike)
 
 
-def cell_config(cell: Cell) -> Config:
-    """The cell's configuration; where nobody states a strength, any will do (see `key`)."""
-    return cell.config() if cell.stated else cell.config(strength=1.0)
-
-
 @lru_cache(maxsize=4096)
 def key(config: Config, *, quick: bool = False) -> Config:
     """The protocol that a run counts under; for a quick run, the one that it is a scaled-down version of."""
     full = protocol(config)
     if quick:
         full = protocol(replace(full, quick=False, epochs=None))
-    if "strength" in METHODS[full.method].options and full.method not in benchmarks.find(full.benchmark).strength:
-        full = replace(full, strength=None)
     return replace(full, seed=0)

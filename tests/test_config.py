@@ -176,3 +176,9 @@ def test_the_papers_cells_are_known_by_any_seed_and_only_by_the_papers_protocol(
     for other in ({"epochs": 4}, {"memory": 200}, {"policy": "reservoir"}, {"over": "seen"}, {"lr": 0.01}):
         assert paper.published(Config("split-mnist", **{"memory": 100, **other})) is None
     assert paper.published(Config("split-cifar10", head="cube")) is None
+
+
+@pytest.mark.parametrize("name", ["batch", "seed", "margin", "empty", "validation"])
+def test_what_has_a_default_is_not_none(name: str) -> None:
+    with pytest.raises(BadConfig, match=f"{name} is None|cannot be"):
+        Config.from_json({"benchmark": "split-mnist", name: None})

@@ -80,9 +80,11 @@ class Config:
                   "tasks": 1, "classes_per_task": 1, "remembered": 1}
         for name, least in counts.items():
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            if value is None and getattr(Config, name) is None:  # the default is not yet known
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise BadConfig(f"{name} is {value!r}; it must be a whole number, {least} or more.")
-            if value is not None and value > LARGEST and name != "slots":  # of slots the head knows its own limit
+            if value > LARGEST and name != "slots":  # of slots the head knows its own limit
                 raise BadConfig(f"{name} is above {LARGEST:,}, the largest that can be.")
         for name in ("lr", "validation", "strength", "margin", "empty", "distill_weight"):
             value = getattr(self, name)

@@ -8,9 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from steadfast import cli
+from steadfast.commands import run as command
 from steadfast.config import Config
 from steadfast.errors import BadConfig, SteadfastError
 from steadfast.search import SHARE, grid
+from steadfast.signals import Stopping
+from steadfast.sweep import Run
 
 EWC = Config("split-mnist", "ewc", quick=True)
 
@@ -47,10 +50,16 @@ def test_flags_of_a_single_run_are_refused(flag: str) -> None:
     assert isinstance(answer.exception, BadConfig) and f"{flag} is for a single run" in str(answer.exception)
 
 
-def test_the_best_value_is_named_with_the_command_that_uses_it(tmp_path: Path) -> None:
-    command = "run split-digits --method ewc --backbone mlp --epochs 1"
-    options = ["--quick", "--search", "strength=1e20,1", "--out", str(tmp_path)]
-    answer = CliRunner().invoke(cli.app, [*command.split(), *options])
+def test_the_best_value_is_named_with_the_command_that_uses_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def watched(runs: list[Run], *args: object, **options: object) -> Stopping:
+        for run, accuracy in zip(runs, (50.0, 60.0, 40.0), strict=True):
+            run.state, run.result = "done", {"final_average_accuracy": accuracy}
+        return Stopping()
+
+    monkeypatch.setattr(command, "watched", watched)
+    words = "run split-digits --method ewc --backbone mlp --epochs 1"
+    options = ["--quick", "--search", "strength=100,1,10", "--out", str(tmp_path)]
+    answer = CliRunner().invoke(cli.app, [*words.split(), *options])
     assert answer.exit_code == 0, answer.exception
-    assert answer.output.splitlines()[-1] == f"steadfast {command} --strength 1"
-    assert len(list(tmp_path.glob("*/result.json"))) == 2
+    assert answer.output.splitlines()[-1] == f"steadfast {words} --strength 1"
+    assert answer.output.index("60.00") < answer.output.index("50.00") < answer.output.index("40.00")

@@ -140,11 +140,11 @@ def measure(
             times[name].append(seconds(step, repeats[name], clock))
     if not why_not:
         peaks["dense"] += case.polytope.slots * case.polytope.dim * 4
-    rows = recorded(case, times, peaks)
+    ratios = [dense / closed for dense, closed in zip(times.get("dense", ()), times["closed"])]
+    rows = recorded(case, times, peaks, ratios)
     closed = [middle(times["closed"], duration), f"{size(peaks['closed'])} ({peaks['closed'] / features:.2g}x)"]
     if why_not:
         return [f"- ({why_not})", closed[0], "-", "-", closed[1], "-"], rows
-    ratios = [dense / closed for dense, closed in zip(times["dense"], times["closed"])]
     return [
         middle(times["dense"], duration),
         closed[0],
@@ -155,12 +155,13 @@ def measure(
     ], rows
 
 
-def recorded(case: Case, times: dict[str, list[float]], peaks: dict[str, int]) -> list[recording.Row]:
+def recorded(
+    case: Case, times: dict[str, list[float]], peaks: dict[str, int], ratios: list[float]
+) -> list[recording.Row]:
     """The numbers of one case; where the dense head was not run, the memory it would need."""
     measured: list[tuple[str, str, list[float]]] = [(f"{way}, time", "s", taken) for way, taken in times.items()]
     measured += [(f"{way}, memory", "B", [peak]) for way, peak in peaks.items()]
-    if "dense" in times:
-        ratios = [dense / closed for dense, closed in zip(times["dense"], times["closed"])]
+    if ratios:
         measured.append(("dense / closed, time", "ratio", ratios))
     else:
         measured.append(("dense, memory by arithmetic", "B", [case.dense_needs()]))

@@ -13,13 +13,14 @@ from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
 from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
-from steadfast import experiment, files, performance
+from steadfast import experiment, files
 from steadfast.backbones import build
 from steadfast.config import Config
 from steadfast.distributed import Ranks
 from steadfast.errors import BadConfig
 from steadfast.experiment import RunFolder
 from steadfast.performance import Compiled, check_compiler
+from steadfast.resnets import through
 from steadfast.training import Stopped, Watcher
 
 CPU = torch.device("cpu")
@@ -162,7 +163,7 @@ def test_each_kind_of_block_is_compiled_once(monkeypatch: pytest.MonkeyPatch, na
     torch._dynamo.reset()
     counter = CompileCounter()
     compiled = Compiled(2, CPU)
-    compiled.call = torch.compile(performance._pass, backend=counter, dynamic=False)
+    compiled.call = torch.compile(through, backend=counter, dynamic=False)
     torch.manual_seed(0)
     network = build(name, (3, 8, 8))
     twin = copy.deepcopy(network)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import BadConfig
-from .resnets import ResidualNetwork
+from .resnets import ResidualNetwork, through
 
 COMPILERS = {"darwin": "clang++", "win32": "cl"}  # what torch.compile calls where CXX is not set; else g++
 
@@ -30,7 +30,7 @@ class Compiled:
     def __init__(self, batch: int, device: torch.device) -> None:
         check_compiler(device)
         self.batch = batch
-        self.call = torch.compile(_pass, dynamic=False)
+        self.call = torch.compile(through, dynamic=False)
 
     def __call__(self, network: nn.Module, x: Tensor) -> Tensor:
         try:
@@ -40,10 +40,6 @@ class Compiled:
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = str(error).strip().splitlines()[0]
             raise BadConfig(f"torch.compile fails on this backbone here: {reason}. Leave --compile out.") from error
-
-
-def _pass(network: nn.Module, x: Tensor) -> Tensor:
-    return network(x)
 
 
 def check_compiler(device: torch.device) -> None:

@@ -83,8 +83,9 @@ def _stages(
     return nn.Sequential(*blocks)
 
 
-def _pass(block: nn.Module, x: Tensor) -> Tensor:
-    return block(x)
+def through(network: nn.Module, x: Tensor) -> Tensor:
+    """As it is; a function, since what is compiled is one."""
+    return network(x)
 
 
 class ResidualNetwork(nn.Module):
@@ -109,7 +110,7 @@ class PreActivationResNet(ResidualNetwork):
         self.norm = BatchNorm2d(widths[-1])
         self.out_features = widths[-1]
 
-    def forward(self, x: Tensor, each: Callable[[nn.Module, Tensor], Tensor] = _pass) -> Tensor:
+    def forward(self, x: Tensor, each: Callable[[nn.Module, Tensor], Tensor] = through) -> Tensor:
         x = self.through_blocks(self.stem(x), each)  # (batch, 64 widen, height/4, width/4)
         return F.relu_(self.norm(x)).mean((2, 3))  # (batch, 64 widen)
 
@@ -125,6 +126,6 @@ class ResNet18(ResidualNetwork):
         self.norm = BatchNorm2d(64)
         self.blocks = _stages(BasicBlock, 64, (64, 128, 256, 512), 2)
 
-    def forward(self, x: Tensor, each: Callable[[nn.Module, Tensor], Tensor] = _pass) -> Tensor:
+    def forward(self, x: Tensor, each: Callable[[nn.Module, Tensor], Tensor] = through) -> Tensor:
         x = self.through_blocks(F.relu_(self.norm(self.stem(x))), each)  # (batch, 512, height/8, width/8)
         return x.mean((2, 3))  # (batch, 512)

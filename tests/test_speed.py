@@ -13,8 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from steadfast import files
+from steadfast.backbones import LeNet
 from steadfast.errors import BadFile
 from steadfast.polytopes import Cube, Orthoplex, Simplex
 
@@ -41,6 +43,8 @@ TINY = {
     "method_cost": "ewc --rounds 2 --backbone mlp",
     "multi_seed": "--backbones mlp --seeds 2 --steps 1 --rounds 2 --batch 16",
     "importance": "--rounds 2",
+    "defaults": "--backbone resnet20 --steps 1 --rounds 2 --cpu-time",
+    "convolutions": "--backbones lenet --repeats 1 --rounds 2",
     "head_cost": "--quick --rounds 2 --batch 4 --cpu-time",
 }
 
@@ -52,6 +56,8 @@ def test_a_benchmark_records_what_it_measured(
     script = module(name)
     if name == "importance":
         monkeypatch.setattr(script, "SHAPES", {"mlp": (1, 32, 32)})
+    if name in ("defaults", "convolutions"):
+        monkeypatch.setattr(script, "BATCH", 4)
     if name == "head_cost":
         monkeypatch.setattr(script, "sizes", lambda quick: [Simplex(100), Orthoplex(10**5), Cube(2**64)])
     record = run(script, TINY[name], tmp_path / "records" / "made.json", monkeypatch)
@@ -59,10 +65,32 @@ def test_a_benchmark_records_what_it_measured(
     assert record["command"] == f"python benchmarks/{name}.py {TINY[name]}"
     assert record["versions"].keys() == {"python", "torch", "steadfast"} and record["cpu"] and record["cores"] >= 1
     assert str(tmp_path) not in json.dumps(record)
-    assert any(row["unit"] in ("ratio", "times the speed") for row in record["rows"])
+    assert any(row["unit"] in ("ratio", "share", "times the speed") for row in record["rows"])
     for row in record["rows"]:
         low, high = row.get("quartiles", [row["median"]] * 2)
         assert row["name"] and row["what"] and low <= row["median"] <= high
+
+
+def test_the_usual_lenet_is_ours_in_another_order(module: Any) -> None:
+    usual, ours = module("usual").UsualLeNet((1, 12, 12)), LeNet((1, 12, 12))
+    ours.load_state_dict(usual.state_dict())
+    x = torch.randn(8, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    made = usual(x), ours(x)
+    assert torch.equal(*made)
+    for features in made:
+        features.square().sum().backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(usual.parameters(), ours.parameters()))
+
+
+def test_a_networks_convolutions_are_counted(module: Any) -> None:
+    script = module("convolutions")
+    found = script.convolutions_of("resnet56")
+    assert found.total() == 1 + 2 * 27 + 2  # the stem, two a block, two shortcuts
+    assert found[script.Convolution(16, 16, 3, 1, 32, first=False)] == 18
+    forward = sum(often * kind.products for kind, often in found.items()) / script.BATCH
+    assert 125e6 < forward < 127e6  # ResNet56: 126 million multiplications an image
+    stem = next(iter(found))
+    assert stem.first and len(stem.passes()) == 2
 
 
 def test_a_row_has_the_median_and_the_quartiles(module: Any) -> None:
@@ -141,6 +169,13 @@ def made_up(recording: ModuleType) -> dict[str, Any]:
         "importance": [row("mlp", what, unit, [3, 5]) for what, unit in (
             ("loop", "ms a sample"), ("loop / loop", "times the speed"), ("steadfast", "ms a sample"),
             ("steadfast / loop", "times the speed"))],
+        "defaults": [each for what in ("before", "default") for each in (
+            row("resnet56", what, "images/s", [50, 60]), row("resnet56", f"{what} / default", "ratio", [0.5, 0.7]))],
+        "convolutions": [
+            row("lenet", "5x5, 1 to 20, 32x32, forward", "share", [0.3, 0.5], often=1),
+            row("lenet", "5x5, 1 to 20, 32x32, gradient of the weights", "share", [0.2, 0.4], often=1),
+            row("lenet", "all of a step", "share", [0.6, 0.8]),
+        ],
         "head_cost": heads,
     }
 
@@ -181,6 +216,9 @@ def test_the_page_shows_the_records(project: Any, tmp_path: Path) -> None:
         "| 1 run of 2 threads each | 4.50 (3.75 to 5.25) |",
         "| 2 runs of 1 thread / 1 run of 2 threads | 5.50 (4.75 to 6.25) |",
         "| ewc | 110 | 1.05 (0.97 to 1.12) |",
+        "| ResNet56 | before | 55 | 0.60 (0.45 to 0.75) |",
+        "| LeNet | 5x5, 1 to 20, 32x32 | 1 | 40% |  | 30% |",
+        "| LeNet | all of a step |  | 70% (55% to 85%) |  |  |",
         "| simplex | 1,000,000 | – | 150 µs | – | (would need 4 TB) | 1.1 GB | 2.15 |",
     ):
         assert line in page

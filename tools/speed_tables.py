@@ -149,6 +149,37 @@ def importance_table(records: Sequence[Record]) -> str:
     return table(*lines, numbers=len(names))
 
 
+def defaults_table(records: Sequence[Record]) -> str:
+    lines = [["", "", "images/s", "of the default's speed"]]
+    for record in records:
+        for row in record["rows"]:
+            if row["unit"] == "images/s":
+                ratio = one(record["rows"], what=f"{row['what']} / default")
+                told = "1" if row["what"] == "default" else spread(ratio)
+                lines.append([network(row), row["what"], f"{row['median']:,.0f}", told])
+    return table(*lines, numbers=2)
+
+
+def convolutions_table(records: Sequence[Record]) -> str:
+    """The kinds a network has most of, and all of its convolutions together."""
+    rows = rows_of(records)
+    passes = ("forward", "gradient of the input", "gradient of the weights")
+    lines = [["", "convolution", "how often", *passes]]
+    for name in dict.fromkeys(row["name"] for row in rows):
+        kinds = dict.fromkeys((row["what"].removesuffix(f", {passes[0]}"), row["often"])
+                              for row in rows if row["name"] == name and row["what"].endswith(passes[0]))
+        most = max(often for _, often in kinds)
+        for kind, often in kinds:
+            if 2 * often > most:
+                found = [[row for row in rows if row["name"] == name and row["what"] == f"{kind}, {each}"]
+                         for each in passes]
+                shares = [f"{cell[0]['median']:.0%}" if cell else "" for cell in found]
+                lines.append([NETWORKS.get(name, name), kind, str(often), *shares])
+        whole = spread(one(rows, name=name, what="all of a step"), lambda value: f"{value:.0%}")
+        lines.append([NETWORKS.get(name, name), "all of a step", "", whole, "", ""])
+    return table(*lines, numbers=4)
+
+
 def seeds_table(records: Sequence[Record]) -> str:
     rows = rows_of(records)
     lines = [["", "seeds", "batch", "one by one, images/s", "batched", "batched / one by one"]]
@@ -189,7 +220,8 @@ def heads_table(records: Sequence[Record]) -> str:
 
 BLOCKS: dict[str, tuple[str, Content]] = {  # in the page: the benchmark and what to make of it
     "loop": ("loop_speed", loop_table), "at once": ("at_once", at_once_table),
-    "avalanche": ("against_avalanche", avalanche_table), "seeds": ("multi_seed", seeds_table),
+    "avalanche": ("against_avalanche", avalanche_table), "defaults": ("defaults", defaults_table),
+    "convolutions": ("convolutions", convolutions_table), "seeds": ("multi_seed", seeds_table),
     "methods": ("method_cost", methods_table), "importance": ("importance", importance_table),
     "heads": ("head_cost", heads_table),
 }

@@ -1,0 +1,137 @@
+"""A training step before and after the speed pass, and with each of its choices undone.
+
+    python benchmarks/defaults.py                                         # LeNet, one thread
+    python benchmarks/defaults.py --backbone resnet56 --steps 2
+
+A step is forward, backward and Adam on a batch of 128 that lies ready. `before` has PyTorch's own defaults; `default`
+is what a run does; the others differ from it in one thing. All start from the same weights, and their first losses are
+checked to be the same. Blocks of all variants alternate in one process, and ratios are of blocks of one round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor, nn
+
+import recording
+from steadfast import backbones, performance
+from steadfast.resnets import PreActivationResNet
+from usual import UsualLeNet
+
+BATCH, CLASSES = 128, 10
+Pass = Callable[[nn.Module, Tensor], Tensor]
+
+
+def as_it_is(network: nn.Module, x: Tensor) -> Tensor:
+    return network(x)
+
+
+def blocked(network: nn.Module, x: Tensor) -> Tensor:
+    """A pre-activation ResNet's pass with oneDNN's own blocked tensors all the way."""
+    assert isinstance(network, PreActivationResNet)
+    x = network.stem(x.to_mkldnn())
+    for block in network.blocks:
+        active = F.relu(block.norm1(x))
+        skipped = x if block.shortcut is None else block.shortcut(active)
+        x = block.conv2(F.relu(block.norm2(block.conv1(active)))) + skipped
+    return F.relu(network.norm(x)).to_dense().mean((2, 3))
+
+
+class Variant:
+    """A network with its optimizer and its batch."""
+
+    def __init__(
+        self, network: nn.Module, batch: tuple[Tensor, Tensor], *, channels_last: bool = True,
+        fused: bool | None = True, foreach: bool | None = None, through: Pass = as_it_is,
+    ) -> None:
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        self.network = copy.deepcopy(network).to(memory_format=layout)  # type: ignore[call-overload]
+        self.x, self.labels = batch[0].contiguous(memory_format=layout), batch[1]
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.001, fused=fused, foreach=foreach)
+        self.through = through
+
+    def step(self) -> Tensor:
+        loss = F.cross_entropy(self.through(self.network, self.x)[:, :CLASSES], self.labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def seconds(self, steps: int, clock: Callable[[], float]) -> float:
+        began = clock()
+        for _ in range(steps):
+            self.step()
+        return clock() - began
+
+
+def variants(backbone: str) -> dict[str, Variant]:
+    """The features' first ten stand for the classes: a head is not what is measured here."""
+    torch.manual_seed(0)
+    shape = (1, 32, 32) if backbone in ("lenet", "mlp") else (3, 32, 32)
+    network = backbones.build(backbone, shape)
+    batch = torch.randn(BATCH, *shape), torch.randint(CLASSES, (BATCH,))
+    usual = network
+    if backbone == "lenet":
+        usual = UsualLeNet(shape)
+        usual.load_state_dict(network.state_dict())
+    made = {
+        "before": Variant(usual, batch, channels_last=False, fused=None),
+        "default": Variant(network, batch),
+        "contiguous": Variant(network, batch, channels_last=False),
+        "Adam not fused": Variant(network, batch, fused=None),
+        "foreach Adam": Variant(network, batch, fused=None, foreach=True),
+    }
+    if backbone == "lenet":
+        made["ReLU before the pooling"] = Variant(usual, batch)
+    if isinstance(network, PreActivationResNet):
+        made["oneDNN's blocked tensors"] = Variant(network, batch, channels_last=False, through=blocked)
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backbone", default="lenet")
+    parser.add_argument("--steps", type=int, default=5, help="steps a block")
+    parser.add_argument("--rounds", type=int, default=9, help="blocks of each variant")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds, not wall: for a busy machine, one thread")
+    recording.add_option(parser)
+    options = parser.parse_args()
+    if options.cpu_time and options.threads > 1:
+        parser.error("--cpu-time is for one thread")
+    torch.set_num_threads(options.threads)
+    performance.keep_freed_memory()
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    made = variants(options.backbone)
+    first = [variant.step() for variant in made.values()]  # and it warms them up
+    torch.testing.assert_close(torch.stack(first), first[0].expand(len(first)), rtol=1e-4, atol=1e-4)
+    times = [
+        {name: variant.seconds(options.steps, clock) for name, variant in made.items()}
+        for _ in track(range(options.rounds), description="blocks")
+    ]
+    title = f"{options.backbone}, torch {torch.__version__}"
+    table = Table("variant", "images/s", "of the default's speed", title=title)
+    rows = []
+    for name in made:
+        speeds = [BATCH * options.steps / each[name] for each in times]
+        ratios = [each["default"] / each[name] for each in times]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        table.add_row(name, f"{statistics.median(speeds):,.0f}", f"{middle:.2f}  ({low:.2f} to {high:.2f})")
+        rows.append(recording.row(options.backbone, name, "images/s", speeds))
+        rows.append(recording.row(options.backbone, f"{name} / default", "ratio", ratios))
+    Console(width=100).print(table)
+    recording.write(options, __file__, rows, clock="cpu" if options.cpu_time else "wall", threads=options.threads)
+
+
+if __name__ == "__main__":
+    main()

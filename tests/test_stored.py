@@ -26,6 +26,7 @@ from steadfast.errors import BadConfig, BadData, BadInput, SteadfastError
 from steadfast.own_data import open_arrays, open_pictures
 from steadfast.run_folder import Result, RunFolder
 from steadfast.stored import Mapped, Pictures, Stored
+from steadfast.sweep import survey
 from steadfast.training import Stopped, Watcher
 from test_experiment import left_behind
 
@@ -213,7 +214,10 @@ def test_a_run_is_not_gone_on_with_nor_its_result_shown_with_other_data(arrays: 
     np.save(arrays / "train_labels.npy", labels)
     done = go_on()
     assert done == go_on() and done["data"] == data.fingerprint(config.benchmark)
+    assert survey([config], out)[0].state == "done"
     np.save(arrays / "train_images.npy", inverted)
+    (run,) = survey([config], out)
+    assert run.state == "failed" and "was made from other data" in run.note and run.result is None
     with pytest.raises(BadData, match=r"result\.json was made from other data"):
         go_on()
     assert go_on(resume=False)["data"] == data.fingerprint(config.benchmark) != done["data"]

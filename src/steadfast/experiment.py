@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import torch
 
 from . import __version__, backbones, benchmarks, data, distributed, files, heads, metrics, performance, randomness
 from .config import Config
-from .errors import BadConfig, BadData, BadFile, NewerFile
+from .errors import BadConfig, BadFile, NewerFile
 from .learner import Learner
 from .methods import METHODS, Method
+from .own_data import check_same
 from .run_folder import Result, RunFolder, checkpoint_number
 from .streams import Stream, shortened, validated
 from .training import Trainer, Watcher
@@ -66,7 +68,8 @@ def run(
     ready = None if resume and folder.result.exists() else prepare()
     with folder.lock() if ranks.rank == 0 else nullcontext():
         if (done := distributed.tell(lambda: begin(config, folder, resume))) is not None:
-            _check_data(folder.result, done.get("data"), data.fingerprint(benchmarks.find(config.benchmark).dataset))
+            now = partial(data.fingerprint, benchmarks.find(config.benchmark).dataset)
+            check_same(folder.result, done.get("data"), now)
             return done
         stream, trainer = ready or prepare()
         distributed.tell(lambda: describe(config, folder, trainer.learner))
@@ -253,7 +256,7 @@ def restore(trainer: Trainer, folder: RunFolder) -> bool:
         name = trainer.method.config.hash
         if (owner := plain.pop("run", name)) != name:
             raise BadFile(f"{path} belongs to the run {owner!r}, not to {name}: move it back, or use --fresh.")
-        _check_data(path, plain.pop("data", None), trainer.stream.fingerprint)
+        check_same(path, plain.pop("data", None), lambda: trainer.stream.fingerprint)
         try:
             trainer.load(tensors, plain)
         except UNFIT as error:
@@ -263,15 +266,6 @@ def restore(trainer: Trainer, folder: RunFolder) -> bool:
             ) from error
         return True
     return False
-
-
-def _check_data(path: Path, before: Any, now: str | None) -> None:
-    """A run on one's own data is of the data it began with. What says nothing of them is from before it was asked."""
-    if before is not None and before != now:
-        raise BadData(
-            f"{path} was made from other data than are there now (fingerprint {str(before)[:12]} then, "
-            f"{str(now)[:12]} now): put those back, choose another --out, or start anew with --fresh."
-        )
 
 
 def summarise(config: Config, stream: Stream, trainer: Trainer, environment: dict[str, Any]) -> Result:

@@ -6,16 +6,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import filelock
 
-from . import benchmarks, files
+from . import benchmarks, data, files
 from .config import Config
 from .engines import Engine, Handle, Job, blameless, failure_of, record_failure
-from .errors import BadFile, CannotRead
+from .errors import BadData, BadFile, CannotRead
+from .own_data import check_same
 from .run_folder import RunFolder
 from .share import SMALL, Share, is_address
 
@@ -60,10 +62,16 @@ class Run:
 def survey(configs: Iterable[Config], out: Path) -> list[Run]:
     """How each config stands, without touching anything; equal configs count once."""
     runs: dict[str, Run] = {}
+    now = cache(data.fingerprint)  # the same data are read once
     for config in configs:
         full = config.resolved()
         if full.name not in runs:
-            runs[full.name] = _look(Run(full, RunFolder(out / full.name)))
+            run = runs[full.name] = _look(Run(full, RunFolder(out / full.name)))
+            dataset = benchmarks.find(full.benchmark).dataset
+            try:
+                check_same(run.folder.result, (run.result or {}).get("data"), partial(now, dataset))
+            except BadData as error:
+                run.state, run.note, run.result = "failed", str(error), None
     return list(runs.values())
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
 
 from speed_tables import Row, against, network
 from steadfast import plots
@@ -70,18 +70,10 @@ def loop(found: Rows) -> Figure:
               if row["what"] == "steadfast / bare loop"]
     avalanche = [(f"{network(row)}\n{told}", row, row["tuned"]) for row in found["against_avalanche"]
                  if (told := against(row))]
-    figure, panels = _panels(shares, avalanche)
-    if shares:
-        axes = next(panels)
-        _whiskers(axes, shares, BLUE, lambda value: f"{value:.0f} %", scale=100)
-        axes.axvline(100, color="black", lw=1, zorder=0)
-        axes.set(xlabel="share of the bare loop's speed (%)")
-    if avalanche:
-        axes = next(panels)
-        _whiskers(axes, avalanche, ORANGE, lambda value: f"{value:.2f}")
-        axes.axvline(1, color="black", lw=1, zorder=0)
-        axes.set(xlabel="times as fast as Avalanche", xlim=(0, None))
-    return figure
+    return _side_by_side(
+        Panel(shares, BLUE, "share of the bare loop's speed (%)", scale=100, told="{:.0f} %"),
+        Panel(avalanche, ORANGE, "times as fast as Avalanche", {"xlim": (0, None)}),
+    )
 
 
 def methods(found: Rows) -> Figure:
@@ -90,43 +82,46 @@ def methods(found: Rows) -> Figure:
              if row["what"] == "step / finetune's" and row["name"] != "finetune"]
     seeds = [(f"{network(row)}, {row['seeds']} seeds", row, False) for row in found["multi_seed"]
              if row["what"] == "batched / one by one"]
-    figure, panels = _panels(steps, seeds)
-    if steps:
-        axes = next(panels)
-        _whiskers(axes, steps, BLUE, lambda value: f"{value:.2f}")
-        axes.axvline(1, color="black", lw=1, zorder=0)
-        axes.set(xlabel="a step, in steps of fine-tuning", xscale="log", xticks=[1, 2, 5, 10])
-        axes.xaxis.set_major_formatter(ScalarFormatter())
+    ticks = {"xscale": "log", "xticks": [1, 2, 5, 10], "xticklabels": ["1", "2", "5", "10"]}
+    return _side_by_side(
+        Panel(steps, BLUE, "a step, in steps of fine-tuning", ticks),
+        Panel(seeds, GREEN, "batched seeds, times as fast as one by one", {"xlim": (0, None)}),
+    )
+
+
+@dataclass
+class Panel:
+    """Ratios: dots at the medians, quartiles as whiskers, the first on top; a line where both are equal."""
+
+    dots: Sequence[Dot]
+    colour: str
+    label: str
+    more: Mapping[str, object] = field(default_factory=dict)  # for the axes
+    scale: float = 1
+    told: str = "{:.2f}"
+
+    def draw(self, axes: Axes) -> None:
+        axes.axvline(self.scale, color="black", lw=1, zorder=0)
+        for place, (_, row, open_mark) in enumerate(self.dots):
+            middle = row["median"] * self.scale
+            low, high = (value * self.scale for value in row.get("quartiles", [row["median"]] * 2))
+            axes.errorbar([middle], [place], xerr=[[middle - low], [high - middle]], fmt="o", ms=7, capsize=4, lw=1.6,
+                          color=self.colour, mfc="white" if open_mark else self.colour)
+            axes.annotate(self.told.format(middle), (middle, place), (0, 8), textcoords="offset points", ha="center",
+                          fontsize=9, bbox={"fc": "white", "ec": "none", "pad": 0.6})
+        axes.set_yticks(range(len(self.dots)), [name for name, _, _ in self.dots])
+        axes.set(xlabel=self.label, ylim=(len(self.dots) - 0.5, -0.6), **self.more)
         axes.minorticks_off()
-    if seeds:
-        axes = next(panels)
-        _whiskers(axes, seeds, GREEN, lambda value: f"{value:.2f}")
-        axes.axvline(1, color="black", lw=1, zorder=0)
-        axes.set(xlabel="batched seeds, times as fast as one by one", xlim=(0, None))
+        axes.grid(axis="y", visible=False)
+
+
+def _side_by_side(*panels: Panel) -> Figure:
+    """Those that have dots, and room for all of them."""
+    drawn = [panel for panel in panels if panel.dots]
+    figure = Figure(figsize=(9, 1.2 + 0.45 * max(len(panel.dots) for panel in drawn)))
+    for panel, axes in zip(drawn, figure.subplots(1, len(drawn), squeeze=False)[0]):
+        panel.draw(axes)
     return figure
-
-
-def _panels(*dots: Sequence[Dot]) -> tuple[Figure, Iterator[Axes]]:
-    """Side by side, one for each that has dots, and room for all of them."""
-    figure = Figure(figsize=(9, 1.2 + 0.45 * max(map(len, dots))))
-    return figure, iter(figure.subplots(1, sum(map(bool, dots)), squeeze=False)[0])
-
-
-def _whiskers(axes: Axes, dots: Sequence[Dot], colour: str, told: Callable[[float], str], scale: float = 1) -> None:
-    """A dot at each median with the quartiles as whiskers, the first on top."""
-    names = []
-    for place, (name, row, open_mark) in enumerate(dots):
-        names.append(name)
-        middle = row["median"] * scale
-        low, high = (value * scale for value in row.get("quartiles", [row["median"]] * 2))
-        fill = "white" if open_mark else colour
-        axes.errorbar([middle], [place], xerr=[[middle - low], [high - middle]], fmt="o", ms=7, capsize=4, lw=1.6,
-                      color=colour, mfc=fill)
-        axes.annotate(told(middle), (middle, place), (0, 8), textcoords="offset points", ha="center", fontsize=9,
-                      bbox={"fc": "white", "ec": "none", "pad": 0.6})
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.6)
-    axes.grid(axis="y", visible=False)
 
 
 PICTURES: dict[str, tuple[tuple[str, ...], Callable[[Rows], Figure]]] = {  # of which benchmarks, and how to draw it

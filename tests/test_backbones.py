@@ -164,6 +164,77 @@ class TestRearrangements:
             torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-7)
 
 
+def convolved(network, name, x, stride):
+    weight = network.get_parameter(f"{name}.weight")
+    return F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
+
+
+def rectified(network, name, x, rectify=True):
+    """Batch norm by its definition, with the batch's own statistics; then ReLU."""
+    mean, var = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), correction=0, keepdim=True)
+    gain, bias = (network.get_parameter(f"{name}.{part}").view(1, -1, 1, 1) for part in ("weight", "bias"))
+    x = (x - mean) / (var + 1e-5).sqrt() * gain + bias
+    return x.clamp(min=0) if rectify else x
+
+
+def textbook_preactivation(network, x, depth, widen=1):
+    """He et al. (2016): three stages of `depth` blocks; the second and the third halve the image. A wide one
+    (Zagoruyko and Komodakis, 2016) changes its width in the first block too."""
+    x = convolved(network, "stem", x, 1)
+    for i in range(3 * depth):
+        stride, b = 2 if i in (depth, 2 * depth) else 1, f"blocks.{i}"
+        active = rectified(network, f"{b}.norm1", x)
+        changes = stride == 2 or (i == 0 and widen > 1)
+        skipped = convolved(network, f"{b}.shortcut", active, stride) if changes else x
+        inner = rectified(network, f"{b}.norm2", convolved(network, f"{b}.conv1", active, stride))
+        x = convolved(network, f"{b}.conv2", inner, 1) + skipped
+    return rectified(network, "norm", x)
+
+
+def textbook_resnet18(network, x):
+    """He et al. (2015) for small images: four stages of two blocks, of which the last three halve the image."""
+    x = rectified(network, "norm", convolved(network, "stem", x, 1))
+    for i in range(8):
+        stride, b = 2 if i in (2, 4, 6) else 1, f"blocks.{i}"
+        inner = rectified(network, f"{b}.norm1", convolved(network, f"{b}.conv1", x, stride))
+        skipped = x
+        if stride == 2:
+            skipped = rectified(network, f"{b}.shortcut.1", convolved(network, f"{b}.shortcut.0", x, 2), rectify=False)
+        outer = rectified(network, f"{b}.norm2", convolved(network, f"{b}.conv2", inner, 1), rectify=False)
+        x = (outer + skipped).clamp(min=0)
+    return x
+
+
+class TestResidualNetworks:
+    """Against the published formulas, written down once more from the weights alone."""
+
+    @pytest.mark.parametrize(
+        ("name", "textbook", "size"),
+        [
+            ("resnet20", lambda network, x: textbook_preactivation(network, x, 3), 8),
+            ("wrn-28-2", lambda network, x: textbook_preactivation(network, x, 4, 2), 8),
+            ("resnet18", textbook_resnet18, 4),
+        ],
+    )
+    def test_equal_the_textbook(self, name, textbook, size):
+        network = build(name, CIFAR).double()
+        with torch.no_grad():
+            for weight in network.parameters():
+                if weight.dim() == 1:  # gains and biases that differ, so that a norm taken for another shows
+                    weight.add_(torch.linspace(-0.3, 0.3, len(weight)))
+        x = images(CIFAR, 2).double()
+        with torch.no_grad():
+            maps = textbook(network, x)
+            torch.testing.assert_close(network(x), maps.mean((2, 3)), rtol=1e-8, atol=1e-8)
+        assert maps.shape[2:] == (size, size)
+
+    def test_resnet56_sees_the_last_maps_at_8_by_8(self):
+        network, seen = build("resnet56", CIFAR).eval(), []
+        network.norm.register_forward_hook(lambda norm, given, made: seen.append(made.shape))
+        network(images(CIFAR, 1))
+        assert seen == [(1, 64, 8, 8)]
+
+
 class TestABatchOfOne:
     @pytest.mark.parametrize(("name", "shape"), [("lenet", MNIST), ("resnet20", CIFAR), ("resnet20", (1, 4, 4))])
     def test_is_normalised_with_the_running_statistics(self, name, shape):
@@ -256,6 +327,14 @@ class TestTimm:
         assert asked == [("tiny_net", False, 0, 2)]
         assert network.out_features == 12
         assert network(images((2, 8, 8), 3)).shape == (3, 12)
+
+    def test_a_name_that_timm_does_not_know_is_our_error(self, monkeypatch):
+        def create_model(name, **options):
+            raise RuntimeError(f"Unknown model ({name})")
+
+        monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=create_model))
+        with pytest.raises(BadConfig, match=r"timm makes no 'resnet500' .*Unknown model"):
+            backbones.build("timm:resnet500", CIFAR)
 
     def test_without_timm_the_error_gives_the_command(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "timm", None)  # makes the import fail

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import steadfast
 from conftest import assert_same_bits
-from steadfast import cli, data, experiment, heads
+from steadfast import backbones, cli, data, experiment, heads
 from steadfast.benchmarks import BENCHMARKS
 from steadfast.config import Config
 from steadfast.methods import METHODS
@@ -100,7 +100,8 @@ def test_the_help_of_run_mentions_every_field_of_config() -> None:
 
 
 def test_the_lists_have_everything_there_is(call: Call) -> None:
-    for command, names in (("benchmarks", BENCHMARKS), ("heads", heads.HEADS), ("methods", METHODS)):
+    lists = {"benchmarks": BENCHMARKS, "heads": heads.HEADS, "methods": METHODS, "backbones": backbones.BACKBONES}
+    for command, names in lists.items():
         code, out, _ = call(command)
         assert code == 0
         assert all(name in out for name in names)

@@ -45,6 +45,23 @@ def test_what_is_left_out_is_the_benchmarks(name: str) -> None:
     assert full.resolved() == full
 
 
+PAPERS = {  # protocol.md: data set, tasks x classes, network, epochs a task, augmentation, memories
+    "split-mnist": ("mnist", 5, 2, "lenet", 5, "none", [100, 1100]),
+    "permuted-mnist": ("mnist", 10, 10, "lenet", 5, "none", [100, 1100]),
+    "split-cifar10": ("cifar10", 5, 2, "resnet56", 10, "crop-flip", [100, 1100]),
+    "split-cifar100": ("cifar100", 5, 20, "resnet56", 10, "crop-flip", [1400, 5600]),
+}
+
+
+@pytest.mark.parametrize(("name", "protocol"), PAPERS.items(), ids=PAPERS)
+def test_the_papers_benchmarks_are_as_the_protocol_has_them(name: str, protocol: tuple[object, ...]) -> None:
+    found, full = BENCHMARKS[name], Config(name).resolved()
+    memories = sorted({cell.memory for cell in paper.cells() if cell.benchmark == name and cell.memory})
+    assert (found.dataset, found.tasks, found.classes_per_task) == protocol[:3]
+    assert (full.backbone, full.epochs, full.augment, memories) == protocol[3:]
+    assert full.memory in memories and (full.batch, full.order) == (128, "label")
+
+
 def test_what_is_left_out_is_the_methods() -> None:
     gem = Config("split-mnist", method="gem").resolved()
     assert (gem.optimizer, gem.lr) == ("sgd", 0.01)

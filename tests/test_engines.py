@@ -16,7 +16,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from steadfast import __version__, cli, engines, experiment, files, sweep
+from steadfast import __version__, cli, engines, experiment, files, performance, sweep
 from steadfast.config import Config
 from steadfast.engines import Job, Local, engine, failure_of, work
 from steadfast.errors import BadConfig, RunLocked
@@ -63,6 +63,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, sweep.Run
 
 
 # The local pool.
+
+
+def test_there_are_as_many_places_as_cores_for_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(performance, "cores", lambda: 8)
+    assert [Local(threads=threads).places for threads in (1, 2, 3, 8, 16)] == [8, 4, 2, 1, 1]
+    assert Local(5, threads=2).places == 5  # as asked
+    assert Local(device="cuda:1").places == 1 and Local(3, device="cuda").places == 3
+    assert isinstance(made := engines.engine("local", threads=4), Local) and made.places == 2
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert Local(device="auto").places == 1
+    with pytest.raises(BadConfig, match="threads is 1000, on 8 cores"):
+        Local(threads=1000)
 
 
 @pytest.mark.slow

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +18,16 @@ from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
 from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
-from steadfast import experiment, files
+from steadfast import experiment, files, performance
 from steadfast.backbones import build
 from steadfast.config import Config
+from steadfast.data import Dataset
 from steadfast.distributed import Ranks
 from steadfast.errors import BadConfig
 from steadfast.experiment import RunFolder
 from steadfast.performance import Compiled, check_compiler
 from steadfast.resnets import through
+from steadfast.streams import split
 from steadfast.training import Stopped, Watcher
 
 CPU = torch.device("cpu")
@@ -36,6 +43,75 @@ def can_compile() -> bool:
 
 
 needs_compiler = pytest.mark.skipif(not can_compile(), reason="there is no C++ compiler here")
+
+
+def test_a_run_is_channels_last_and_has_a_fused_optimizer() -> None:
+    config = Config("split-cifar10", backbone="resnet20", epochs=1, memory=10)
+    images, labels = torch.zeros(40, 3, 8, 8, dtype=torch.uint8), torch.arange(40) % 10
+    data = Dataset("made up", images, labels, images, labels, tuple("0123456789"), (0.5,) * 3, (0.2,) * 3)
+    for optimizer in ("adam", "sgd"):
+        full = dataclasses.replace(config, optimizer=optimizer).resolved()
+        trainer = experiment.make_trainer(full, split(data, 2, generator=torch.Generator()), CPU)
+        seen: list[torch.Tensor] = []
+        network: Any = trainer.learner.backbone
+        network.stem.register_forward_pre_hook(lambda layer, given, seen=seen: seen.append(given[0]))
+        trainer.learner.features(data.train_images[:4])
+        wide = [p for p in network.parameters() if p.dim() == 4 and p.shape[1] > 1 and p.shape[2] > 1]
+        assert len(wide) == 19 and seen
+        for tensor in (*wide, *seen):
+            assert tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+        assert all(group["fused"] for group in trainer.method.optimizer.param_groups)
+
+
+FAULTS = """
+import resource, sys, torch
+from steadfast import performance
+torch.set_num_threads(1)
+if sys.argv[1] == "keep":
+    performance.keep_freed_memory()
+for _ in range(20):
+    torch.ones(10_000_000)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    torch.ones(10_000_000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc is told")
+def test_freed_memory_is_kept_unless_the_environment_says_otherwise() -> None:
+    def faults(word: str, **more: str) -> int:
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+        done = subprocess.run([sys.executable, "-c", FAULTS, word], env={**env, **more}, capture_output=True, text=True)
+        return int(done.stdout)
+
+    given_back = faults("leave")
+    assert given_back >= 20 * 15  # 40 MB each time, in pages of at most 2 MB
+    assert faults("keep") < given_back / 4
+    assert faults("keep", MALLOC_TRIM_THRESHOLD_="131072") > given_back / 2
+
+
+@pytest.mark.parametrize("threads", [0, -1, 100_000])
+def test_threads_that_no_machine_has_are_refused(threads: int, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(BadConfig, match=rf"threads is {threads}, on \d+ core.*leave --threads out"):
+        performance.use_threads(threads)
+    with pytest.raises(BadConfig, match="threads is"):
+        experiment.run(make_tiny_config(), tmp_path / "runs", threads=threads)
+    assert torch.get_num_threads() == before and not (tmp_path / "runs").exists()
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_many_kinds_of_blocks_are_compiled_in_one_process() -> None:
+    torch._dynamo.reset()
+    x = torch.zeros(2, 3, 8, 8)
+    frames = counters["frames"]["ok"]
+    compiled = Compiled(2, CPU)
+    compiled.call = torch.compile(through, dynamic=False, backend="eager")
+    for name in ("resnet20", "resnet18"):  # five kinds and seven: more than PyTorch compiles by itself
+        torch.testing.assert_close(compiled(build(name, (3, 8, 8)).eval(), x).shape[0], 2)
+    assert counters["frames"]["ok"] == frames + 5 + 7
 
 
 @needs_compiler

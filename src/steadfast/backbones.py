@@ -36,6 +36,12 @@ def describe() -> dict[str, str]:
     return BACKBONES.describe()
 
 
+def check(name: str) -> None:
+    """Refuse a name that `build` does not know, with the nearest one."""
+    if not name.startswith("timm:") and name not in BACKBONES:
+        raise nearest("backbone", name, [*BACKBONES, "timm:NAME"])
+
+
 def build(name: str | nn.Module, shape: Shape) -> nn.Module:
     """The backbone for inputs of `shape`, (channels, height, width) or (n,), with its `out_features`."""
     shape = tuple(shape)
@@ -45,8 +51,7 @@ def build(name: str | nn.Module, shape: Shape) -> nn.Module:
         return adapt(name, shape)
     if name.startswith("timm:"):
         return adapt(_from_timm(name.removeprefix("timm:"), shape), shape)
-    if name not in BACKBONES:
-        raise nearest("backbone", name, [*BACKBONES, "timm:NAME"])
+    check(name)
     network = BACKBONES[name](shape)
     return network if isinstance(getattr(network, "out_features", None), int) else adapt(network, shape)
 
@@ -104,8 +109,8 @@ def _image(name: str, shape: Shape, least: int = 1) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def _preactivation(depth: int, widen: int = 1) -> Factory:
-    return lambda shape: PreActivationResNet(_image("a ResNet", shape)[0], depth, widen)
+def _preactivation(name: str, depth: int, widen: int = 1) -> Factory:
+    return lambda shape: PreActivationResNet(_image(name, shape)[0], depth, widen)
 
 
 def _resnet18(shape: Shape) -> nn.Module:
@@ -114,13 +119,13 @@ def _resnet18(shape: Shape) -> nn.Module:
 
 register("lenet", "two 5x5 convolutions, a linear layer, batch norm; 500 features, 1.6 M parameters")(LeNet)
 register("mlp", "two hidden layers of 400 with ReLU, for vectors and images; 400 features")(MLP)
-register("resnet20", "pre-activation, 3 x 3 blocks; 64 features, 0.27 M parameters")(_preactivation(3))
-register("resnet32", "pre-activation, 3 x 5 blocks; 64 features, 0.47 M parameters")(_preactivation(5))
-register("resnet56", "pre-activation, 3 x 9 blocks; 64 features, 0.86 M parameters")(_preactivation(9))
-register("resnet110", "pre-activation, 3 x 18 blocks; 64 features, 1.7 M parameters")(_preactivation(18))
+register("resnet20", "pre-activation, 3 x 3 blocks; 64 features, 0.27 M parameters")(_preactivation("resnet20", 3))
+register("resnet32", "pre-activation, 3 x 5 blocks; 64 features, 0.47 M parameters")(_preactivation("resnet32", 5))
+register("resnet56", "pre-activation, 3 x 9 blocks; 64 features, 0.86 M parameters")(_preactivation("resnet56", 9))
+register("resnet110", "pre-activation, 3 x 18 blocks; 64 features, 1.7 M parameters")(_preactivation("resnet110", 18))
 register("resnet18", "4 x 2 blocks, for small images; 512 features, 11.2 M parameters")(_resnet18)
-register("wrn-28-2", "wide, 3 x 4 blocks; 128 features, 1.5 M parameters")(_preactivation(4, 2))
-register("wrn-28-10", "wide, 3 x 4 blocks; 640 features, 36.5 M parameters")(_preactivation(4, 10))
+register("wrn-28-2", "wide, 3 x 4 blocks; 128 features, 1.5 M parameters")(_preactivation("wrn-28-2", 4, 2))
+register("wrn-28-10", "wide, 3 x 4 blocks; 640 features, 36.5 M parameters")(_preactivation("wrn-28-10", 4, 10))
 
 
 # Other people's networks.
@@ -179,4 +184,9 @@ def _from_timm(name: str, shape: Shape) -> nn.Module:
         raise BadConfig(
             f"The backbone 'timm:{name}' needs timm, which is not installed: pip install 'steadfast[timm]'"
         ) from error
-    return timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels)
+    try:
+        return timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels)
+    except Exception as error:  # whatever it raises for a name it does not know or a model without such inputs
+        raise BadConfig(
+            f"timm makes no {name!r} for {channels} channels: {error}. `timm.list_models()` gives its names."
+        ) from error

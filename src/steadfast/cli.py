@@ -35,6 +35,7 @@ app.command("inspect")(models.inspect)
 app.command("benchmarks")(lists.benchmarks)
 app.command("heads")(lists.list_heads)
 app.command("methods")(lists.methods)
+app.command("backbones")(lists.list_backbones)
 app.command("data")(lists.show_data)
 
 

@@ -55,8 +55,7 @@ def run(
 
     def prepare() -> tuple[Stream, Trainer]:
         performance.keep_freed_memory()
-        if threads:
-            torch.set_num_threads(threads)
+        performance.use_threads(threads)
         place = distributed.device_of(choose_device(device))
         stream = distributed.first(lambda: make_stream(config, data_root))
         trainer = make_trainer(config, stream, place, watcher)
@@ -146,8 +145,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadConfig(f"The device {name!r} cannot be used: {reason} Try --device cpu.") from error
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise BadConfig(f"The device {name!r} cannot be used: {reason}. Try --device cpu.") from error
     return device
 
 

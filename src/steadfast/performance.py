@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from .errors import BadConfig
 from .resnets import ResidualNetwork, through
 
+MOST_THREADS = 8  # a core; far more end the process inside OpenMP
+KINDS = 64  # of blocks that may be compiled in one process; PyTorch itself stops at 8 and goes on uncompiled
 COMPILERS = {"darwin": "clang++", "win32": "cl"}  # what torch.compile calls where CXX is not set; else g++
 
 
@@ -30,6 +32,7 @@ class Compiled:
     def __init__(self, batch: int, device: torch.device) -> None:
         check_compiler(device)
         self.batch = batch
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, KINDS)
         self.call = torch.compile(through, dynamic=False)
 
     def __call__(self, network: nn.Module, x: Tensor) -> Tensor:
@@ -56,14 +59,35 @@ def check_compiler(device: torch.device) -> None:
         )
 
 
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def use_threads(threads: int | None) -> None:
+    """As many as asked for; None leaves it to PyTorch, which takes a thread a core."""
+    if threads is not None:
+        check_threads(threads)
+        torch.set_num_threads(threads)
+
+
+def check_threads(threads: int) -> None:
+    """Refuse so many that the process would not survive it."""
+    if not 1 <= threads <= MOST_THREADS * cores():
+        raise BadConfig(
+            f"threads is {threads}, on {cores()} core{'s' * (cores() > 1)}: more threads than cores only wait for each "
+            f"other. Give 1 to {cores()}, or leave --threads out."
+        )
+
+
 @cache
 def keep_freed_memory() -> None:
-    """Let glibc keep the large blocks that each step frees and asks for again.
+    """Let glibc keep the large blocks that each step frees and asks for again, for as long as the process lives.
 
     By default it gives a 10 MB activation back to the system at once, and the next step pays thousands of
-    page faults for it: about a tenth of a LeNet step on a CPU.
+    page faults for it. Where the environment sets malloc by itself (MALLOC_..., GLIBC_TUNABLES), that stands.
     """
-    if platform.libc_ver()[0] != "glibc":
+    if platform.libc_ver()[0] != "glibc" or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return
     trim_threshold, top_pad, mmap_threshold, mmap_max = -1, -2, -3, -4  # malloc.h
     mallopt = ctypes.CDLL(None).mallopt

@@ -1,4 +1,4 @@
-"""What there is: benchmarks, heads, methods, and the data found on this machine."""
+"""What there is: benchmarks, heads, methods, backbones, and the data found on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Column, Table
 
-from .. import data, heads
+from .. import backbones, data, heads
 from ..benchmarks import BENCHMARKS
 from ..errors import BadData
 from ..methods import METHODS
@@ -33,6 +33,12 @@ def methods() -> None:
     """List the methods: how to learn without forgetting."""
     lines = METHODS.describe()
     _list({"replay": lines.pop("replay"), **lines}, "method")  # the paper's first
+
+
+def list_backbones() -> None:
+    """List the backbones: from an image to features."""
+    _list(backbones.describe(), "backbone")
+    console.print(r"Or any of timm's: timm:NAME (pip install 'steadfast\[timm]')", highlight=False)
 
 
 def _list(lines: dict[str, str], kind: str) -> None:

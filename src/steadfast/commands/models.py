@@ -17,7 +17,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from .. import files, folders
+from .. import files, folders, performance
 from ..errors import BadConfig, BadInput, RunLocked
 from ..signals import Stopping
 from ..training import Stopped
@@ -55,7 +55,7 @@ def learn(
     asked = {"backbone": backbone, "head": head, "slots": slots, "memory": memory, "image_size": size,
              "held_back": held_back, "epochs": epochs, "random_state": seed}
     asked = {name: value for name, value in asked.items() if value is not None}
-    _use_threads(threads)
+    performance.use_threads(threads)
     found = folders.classes(photos, besides=model)
     with _locked(model), Stopping() as stopping:
         clf = _open_or_new(model, asked, device)
@@ -198,7 +198,7 @@ def _load_and_read(
 ) -> tuple[IncrementalClassifier, folders.Images]:
     from ..estimator import IncrementalClassifier
 
-    _use_threads(threads)
+    performance.use_threads(threads)
     clf = IncrementalClassifier.load(model, device=device)
     found = read(folders.files(images), _shape(clf))
     if not found.paths:
@@ -234,8 +234,3 @@ def _locked(folder: Path) -> Iterator[None]:
                 lock.unlink(missing_ok=True)
                 for path in made:
                     path.rmdir()
-
-
-def _use_threads(threads: int | None) -> None:
-    if threads:
-        torch.set_num_threads(threads)

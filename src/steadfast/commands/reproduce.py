@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from .. import beyond, distributed, engines, paper, performance, progress, sweep
@@ -111,11 +110,11 @@ def reproduce(
     if dry_run:
         for run in runs:
             console.print(f"{run.state:8} {run.config.command()}", highlight=False, soft_wrap=True)
-        console.print(summary(runs, jobs or engines.Local().places))
+        console.print(summary(runs, engines.Local(jobs, threads=threads, device=device).places))
         if with_figure:
             draw_features(out, records, start, add, data, device, threads, quick, dry_run)
         return
-    engine = engines.engine(on, places=jobs, cpus=cpus, gpus=gpus)
+    engine = engines.engine(on, places=jobs, cpus=cpus, gpus=gpus, threads=threads, device=device)
     keep: Callable[[Sequence[sweep.Run]], None] = partial(sweep.collect, records=records) if records else lambda _: None
     keep(runs)
     stopping = watched(
@@ -163,7 +162,7 @@ def draw_features(
         return
     from .. import features  # here, since it draws, and matplotlib is slow to import
 
-    torch.set_num_threads(threads)
+    performance.use_threads(threads)
     performance.keep_freed_memory()
     folder = out / FIGURE
     with Stopping() as stopping:

@@ -92,10 +92,9 @@ def search_grid(
     config: Config, wishes: list[str], data: Path | None, out: Path, device: str, threads: int | None, compiled: bool
 ) -> None:
     """Run a grid on a validation split, several at once, and name the best."""
-    runs = sweep.survey(grid(config, wishes), out)
-    stopping = watched(
-        runs, out, engines.Local(), data_root=data, device=device, threads=threads or 1, compiled=compiled
-    )
+    runs, threads = sweep.survey(grid(config, wishes), out), threads or 1
+    engine = engines.Local(threads=threads, device=device)
+    stopping = watched(runs, out, engine, data_root=data, device=device, threads=threads, compiled=compiled)
     conclude(runs, stopping)
     table = Table("accuracy on the validation split", "run")
     done = [run for run in runs if run.result is not None]

@@ -20,7 +20,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import __version__, files
+import torch
+
+from .. import __version__, files, performance
 from ..data import cache_folder
 from ..errors import BadConfig, CannotWrite, RunLocked
 from ..share import Share
@@ -156,10 +158,14 @@ class Engine(Protocol):
 
 
 class Local:
-    """One process a run, each with its own threads: two runs of one thread beat one run of two."""
+    """One process a run, each with its own threads: two runs of one thread beat one run of two.
 
-    def __init__(self, places: int | None = None) -> None:
-        self.places = places or len(os.sched_getaffinity(0))
+    As many at once as there are cores for their threads, and one where they share a GPU."""
+
+    def __init__(self, places: int | None = None, *, threads: int = 1, device: str = "cpu") -> None:
+        performance.check_threads(threads)
+        on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+        self.places = places or (1 if on_gpu else max(1, performance.cores() // threads))
 
     def check(self, out: Path, probe: str) -> None:
         pass
@@ -235,7 +241,9 @@ def other_version(theirs: str, ours: str, who: str) -> str:
     return f"{who} has steadfast {theirs}, the sweep {ours}: install the same on all machines."
 
 
-def engine(name: str, *, places: int | None = None, cpus: float = 1, gpus: float = 0) -> Engine:
+def engine(
+    name: str, *, places: int | None = None, cpus: float = 1, gpus: float = 0, threads: int = 1, device: str = "cpu"
+) -> Engine:
     """`local`, `ray`, `ray:ADDRESS`, `slurm` or `slurm:partition=gpu,time=120`."""
     if not (math.isfinite(cpus) and cpus > 0 and math.isfinite(gpus) and gpus >= 0):
         raise BadConfig(f"A run needs CPUs above 0 and GPUs of 0 or more, not --cpus {cpus} --gpus {gpus}.")
@@ -243,7 +251,7 @@ def engine(name: str, *, places: int | None = None, cpus: float = 1, gpus: float
     if name == "local":
         if gpus:
             raise BadConfig("--gpus places runs on GPUs, which local does not: leave it out, or use --on ray.")
-        return Local(places)
+        return Local(places, threads=threads, device=device)
     if kind == "ray":
         from .on_ray import Ray
 

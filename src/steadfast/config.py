@@ -49,7 +49,7 @@ class Config:
     memory: int | None = option(None, "images to remember  (default: the benchmark's)")
     remembered: int | None = option(None, "remembered samples a step, of those in `batch`  (default: half of them)")
     policy: str = option("task", "what to remember: task (paper), class, reservoir, herding")
-    backbone: str | None = option(None, "the network  (default: the benchmark's)")
+    backbone: str | None = option(None, "the network; `steadfast backbones` lists them  (default: the benchmark's)")
     epochs: int | None = option(None, "epochs a task  (default: the benchmark's)")
     batch: int = option(128, "samples a step, new and remembered together")
     optimizer: str | None = option(None, "adam or sgd  (default: adam; sgd for gem and agem)")
@@ -232,8 +232,7 @@ class Config:
         classes = self._classes(benchmark)
         assert self.slots is not None and self.head is not None and self.backbone is not None
         heads.HEADS[self.head]  # an unknown one raises with the nearest name
-        if not self.backbone.startswith("timm:") and self.backbone not in backbones.names():
-            raise nearest("backbone", self.backbone, backbones.names())
+        backbones.check(self.backbone)
         augments.get(self.augment or "none")
         augments.get(self.vary or "none")
         self._check_recipe()

@@ -417,6 +417,19 @@ def test_forgetting_a_label_frees_its_slot_and_its_memory(three):
     assert three.classes_.tolist() == ["ant", "bee", "cat"], "the copy was forgotten from, not the original"
 
 
+def test_a_forgotten_class_is_in_no_remembered_logits_and_the_model_is_saved_so(tmp_path):
+    clf = small(distill="logits", epochs=1).fit(*blobs([0, 1, 2])).forget(1)
+    memory = clf.model_.memory
+    logits = memory.notes["logits"][: len(memory)]
+    assert logits.isnan().sum(0).tolist() == [0, len(memory)] + [0] * 10
+    clf.save(tmp_path)
+    again = IncrementalClassifier.load(tmp_path)
+    assert torch.equal(again.model_.memory.notes["logits"].isnan(), logits.isnan())
+    assert IncrementalClassifier.load(small(distill="logits", head="expanding").fit(*blobs([0])).save(tmp_path))
+    clf.partial_fit(*blobs([3]))
+    assert all(value.isfinite().all() for value in clf.model_.learner.parameters())
+
+
 def test_a_full_model_takes_a_forgotten_slot_again():
     X, y = blobs([0, 1])
     clf = small(slots=2, epochs=3).fit(X, y)

@@ -16,6 +16,7 @@ from steadfast import augment, beyond, experiment, heads, randomness
 from steadfast.benchmarks import BENCHMARKS
 from steadfast.config import OPTIONAL, Config
 from steadfast.errors import BadConfig
+from steadfast.learner import Learner
 from steadfast.methods import METHODS, recipe
 from steadfast.methods.replay import Replay
 from steadfast.recipes import RECIPES
@@ -30,6 +31,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"distill": "features"},
     {"insert": "during"},
     {"insert": "during", "distill": "logits"},
+    {"insert": "during", "distill": "features"},
     {"recipe": "strong"},
 ]
 
@@ -304,24 +306,32 @@ def test_a_callable_of_one_s_own_varies_the_remembered_half() -> None:
 
 
 @pytest.mark.parametrize("head", EVERY_HEAD)
-@pytest.mark.parametrize("policy", ["task", "class", "herding", "reservoir"])
-def test_logits_follow_their_samples_through_every_eviction(head: str, policy: str) -> None:
-    """Each stored image keeps the logits it had when it came in, though others around it are dropped."""
-    trainer = make_tiny_trainer(head=head, policy=policy, distill="logits", epochs=1)
-    method, first = replay_of(trainer), {}
-    original = method.memory.note
+@pytest.mark.parametrize(
+    "kept", [{"policy": "task"}, {"policy": "class"}, {"policy": "herding"}, {"policy": "reservoir"},
+             {"insert": "during"}], ids=str,
+)
+def test_logits_follow_their_samples_through_every_eviction(
+    head: str, kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stored image keeps the logits it had when it came in, though others around it come and go."""
+    trainer = make_tiny_trainer(head=head, distill="logits", **kept)
+    memory, learner, first = replay_of(trainer).memory, trainer.learner, {}
 
-    def note(name: str, rows: Tensor, values: Tensor) -> None:
-        original(name, rows, values)
-        first.update({method.memory.images[row].numpy().tobytes(): value for row, value in zip(rows.tolist(), values)})
+    def noting(original: Any) -> Any:
+        def arriving(images: Tensor, *rest: Any) -> Any:
+            for image, logits in zip(images, recipe.dark_logits(learner.head, learner.embed_frozen(images))):
+                first.setdefault(image.numpy().tobytes(), logits)
+            return original(images, *rest)
 
-    method.memory.note = note  # type: ignore[method-assign]
+        return arriving
+
+    for way_in in ("add", "insert"):
+        monkeypatch.setattr(memory, way_in, noting(getattr(memory, way_in)))
     trainer.run()
-    memory = method.memory
     assert memory.tasks[: len(memory)].unique().tolist() == [0, 1, 2]
     for row in range(len(memory)):
         expected = first[memory.images[row].numpy().tobytes()]
-        torch.testing.assert_close(memory.notes["logits"][row], expected, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(memory.notes["logits"][row], expected, equal_nan=True)
 
 
 def test_stored_logits_are_the_model_s_when_the_task_ended() -> None:
@@ -343,9 +353,10 @@ def test_distance_of_logits_ignores_slots_that_were_not_in_use() -> None:
     now = torch.randn(3, 4, generator=seeded(1), requires_grad=True)
     distance = recipe.logit_distance(head, now, stored)
     difference = (head.outputs(now) - stored)[:, [0, 2]].detach().numpy()
-    assert float(distance.detach()) == pytest.approx((difference**2).sum() / 15, rel=1e-5)
+    assert float(distance.detach()) == pytest.approx((difference**2).sum() / 6, rel=1e-5)
     distance.backward()
     assert now.grad is not None and now.grad.isfinite().all()
+    assert recipe.logit_distance(head, now, torch.full((3, 5), torch.nan)) == 0  # of no slot at all
 
 
 def test_features_are_distilled_from_the_learner_before_the_task() -> None:
@@ -369,7 +380,61 @@ def test_features_are_distilled_from_the_learner_before_the_task() -> None:
 
 def test_the_distance_of_features_is_one_minus_their_cosine() -> None:
     now, before = torch.tensor([[3.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0, 1.0], [0.0, 5.0]])
-    assert float(recipe.feature_distance(now, before)) == pytest.approx((1 - 0.5**0.5) / 2)
+    yes, no = torch.tensor([True]), torch.tensor([False])
+    for taught, expected in [((yes, yes), (1 - 0.5**0.5) / 2), ((yes, no), 1 - 0.5**0.5), ((no, no), 0.0)]:
+        assert float(recipe.feature_distance(now, before, torch.cat(taught))) == pytest.approx(expected)
+
+
+def test_what_came_in_during_the_task_is_not_held_where_an_untaught_network_put_it() -> None:
+    trainer = make_tiny_trainer(distill="features", insert="during", distill_weight=0.3, epochs=1)
+    first, second, *_ = trainer.tasks
+    method, learner = replay_of(trainer), trainer.learner
+    trainer.tasks = (first,)
+    trainer.run()
+    method.begin_task(second)
+    method.insert(*second.train.batch(torch.arange(12)))
+    for parameter in learner.parameters():
+        parameter.data += 0.01
+    old, new = method.memory.of_task(0), method.memory.of_task(1)
+    assert method.before is not None and len(old) and len(new) > 1
+
+    def added(rows: Tensor) -> Tensor:
+        images, slots = method.memory.images[rows], method.memory.slots[rows]
+        method.recalled = rows
+        return method.loss(images, slots) - learner.loss(images, slots)
+
+    learner.eval()  # so that an image is seen alike in whatever batch it is
+    image = method.memory.images[old[:1]]
+    turned = 1 - torch.cosine_similarity(learner.embed(image), method.before.embed(image))[0]
+    torch.testing.assert_close(added(torch.cat([old[:1], new[:2]])), 0.3 * turned, rtol=1e-4, atol=1e-6)
+    assert turned > 1e-4 and added(new[:2]) == 0
+
+
+def test_the_learner_before_sees_the_images_as_varied_as_the_learner_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_tiny_trainer(distill="features", vary="shift")
+    method, seen, original = replay_of(trainer), {"before": [], "now": []}, Learner.features
+
+    def spy(self: Learner, images: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and method.recalled is not None:
+            seen["before" if self is method.before else "now"].append(images)
+        return original(self, images)
+
+    monkeypatch.setattr(Learner, "features", spy)
+    trainer.run()
+    assert len(seen["before"]) == len(seen["now"]) == 12
+    for held, whole in zip(seen["before"], seen["now"]):
+        assert torch.equal(held, whole[4:])
+
+
+def test_the_learner_before_is_gone_between_tasks() -> None:
+    trainer = make_tiny_trainer(distill="features", epochs=1)
+    first, second, third = trainer.tasks
+    trainer.tasks = (first, second)
+    trainer.run()
+    method = replay_of(trainer)
+    assert method.before is None and not any(name.startswith("before.") for name in method.state())
+    method.begin_task(third)
+    assert any(name.startswith("before.") for name in method.state())
 
 
 # Checkpoints.

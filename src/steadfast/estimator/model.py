@@ -110,6 +110,8 @@ class Model:
         head.close(slot)
         for memory in (self.memory, self.held):
             memory.forget(slot)
+        if "logits" in self.memory.notes:
+            self.memory.notes["logits"][:, slot] = torch.nan  # no slot of what is distilled any more
         if isinstance(head, heads.TrainableHead):
             with torch.no_grad():
                 head.rows.weight[slot] = 0.0

@@ -44,14 +44,18 @@ def dark_logits(head: Head, embedded: Tensor) -> Tensor:
 
 
 def logit_distance(head: Head, embedded: Tensor, remembered: Tensor) -> Tensor:
-    """mean over samples and slots of (z - z')^2, where z' (batch, slots) was remembered (Buzzega et al., 2020)."""
-    logits = head.outputs(embedded)
-    return F.mse_loss(logits, torch.where(remembered.isnan(), logits.detach(), remembered))
+    """mean of (z - z')^2, where z' (batch, slots) was remembered (Buzzega et al., 2020).
+
+    Over samples and the slots that had a logit then: all of them, or those in use for a head over the `seen` ones."""
+    logits, known = head.outputs(embedded), ~remembered.isnan()
+    return (logits - torch.where(known, remembered, logits.detach())).square().sum() / known.sum().clamp(min=1)
 
 
-def feature_distance(embedded: Tensor, before: Tensor) -> Tensor:
-    """mean over samples of 1 - cos(f, f'), where f' is the embedding before this task (Hou et al., 2019)."""
-    return (1 - F.cosine_similarity(embedded, before)).mean()
+def feature_distance(embedded: Tensor, before: Tensor, taught: Tensor) -> Tensor:
+    """mean of 1 - cos(f, f'), where f' is the embedding before this task (Hou et al., 2019).
+
+    Over the samples that had been `taught` by then, (batch,); 0 if there is none."""
+    return ((1 - F.cosine_similarity(embedded, before)) * taught).sum() / taught.sum().clamp(min=1)
 
 
 @torch.no_grad()

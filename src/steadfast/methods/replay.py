@@ -71,8 +71,14 @@ class Replay(Method):
             distance = recipe.logit_distance(head, embedded, self.memory.notes["logits"][self.recalled])
         else:
             assert self.before is not None
-            distance = recipe.feature_distance(embedded, self.before.embed(images[old:]))
+            distance = recipe.feature_distance(embedded, self.before.embed(images[old:]), self.taught(self.recalled))
         return loss + (self.config.distill_weight or 0.0) * distance
+
+    def taught(self, rows: Tensor) -> Tensor:
+        """Which of these samples `before` has learned, (b,): all, but for what came in during this task."""
+        if self.config.insert == "after":
+            return torch.ones_like(rows, dtype=torch.bool)
+        return self.memory.tasks[rows] < self.task
 
     def insert(self, images: Tensor, slots: Tensor) -> None:
         """Offer a batch to the reservoir; each sample of the task once, in its first epoch."""

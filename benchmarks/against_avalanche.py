@@ -240,12 +240,6 @@ class Team:
         self.peak = max(self.peak, *(a["peak"] for a in answers))
 
 
-def spread(values: list[float]) -> str:
-    """The median and the middle half."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.2f}  ({low:.2f} to {high:.2f})"
-
-
 def show(teams: list[Team], title: str) -> list[tuple[str, str, list[float]]]:
     """Print the table and the ratios; give what is to be recorded: name, unit, values."""
     from rich.console import Console
@@ -263,7 +257,7 @@ def show(teams: list[Team], title: str) -> list[tuple[str, str, list[float]]]:
     for ours, theirs in ((one, other), (pair, other), (pair, other_pair)):
         ratios = [a / b for a, b in zip(ours.speeds, theirs.speeds)]
         rows.append((f"{ours.name} / {theirs.name}", "ratio", ratios))
-        console.print(f"{ours.name} / {theirs.name}: {spread(ratios)}", highlight=False)
+        console.print(f"{ours.name} / {theirs.name}: {recording.spread(ratios)}", highlight=False)
     growth = [last / first for first, last in zip(one.steps[1::TASKS], one.steps[TASKS - 1 :: TASKS])]
     told = ", ".join(f"{value:.2f}" for value in growth)
     console.print(f"{one.name}: a step of the last task / of the second, round by round: {told}", highlight=False)

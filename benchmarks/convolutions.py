@@ -131,8 +131,7 @@ def main() -> None:
             rows += [recording.row(backbone, f"{kind.name}, {name}", "share", share, often=often)
                      for name, share in told.items()]
         whole = [n / t for n, t in zip(needed, taken)]
-        low, middle, high = statistics.quantiles(whole, n=4)
-        table.add_row(f"{backbone}, all of a step", "", f"{middle:.0%} ({low:.0%} to {high:.0%})", "", "")
+        table.add_row(f"{backbone}, all of a step", "", recording.spread(whole, "{:.0%}"), "", "")
         rows.append(recording.row(backbone, "all of a step", "share", whole))
     Console(width=120).print(table)
     recording.write(options, __file__, rows, clock="cpu", threads=1)

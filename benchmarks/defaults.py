@@ -125,8 +125,7 @@ def main() -> None:
     for name in made:
         speeds = [BATCH * options.steps / each[name] for each in times]
         ratios = [each["default"] / each[name] for each in times]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        table.add_row(name, f"{statistics.median(speeds):,.0f}", f"{middle:.2f}  ({low:.2f} to {high:.2f})")
+        table.add_row(name, f"{statistics.median(speeds):,.0f}", recording.spread(ratios))
         rows.append(recording.row(options.backbone, name, "images/s", speeds))
         rows.append(recording.row(options.backbone, f"{name} / default", "ratio", ratios))
     Console(width=100).print(table)

@@ -115,10 +115,9 @@ def main() -> None:
                 for _ in range(options.rounds)
             ]
             ratios = [a / b for a, b in times]
-            low, middle, high = statistics.quantiles(ratios, n=4)
             total = seeds * batch * options.steps
             speeds = [[total / taken for taken in column] for column in zip(*times)]
-            ratio = f"{middle:.2f}  ({low:.2f} to {high:.2f})"
+            ratio = recording.spread(ratios)
             table.add_row(backbone, str(seeds), *[f"{statistics.median(way):,.0f}" for way in speeds], ratio)
             for what, unit, values in (
                 ("one by one", "images/s", speeds[0]), ("batched", "images/s", speeds[1]),

@@ -36,6 +36,12 @@ def row(name: str, what: str, unit: str, values: Sequence[float], **more: object
     return made
 
 
+def spread(values: Sequence[float], told: str = "{:.2f}") -> str:
+    """The median and the middle half, for a table."""
+    low, middle, high = (told.format(value) for value in statistics.quantiles(values, n=4))
+    return f"{middle}  ({low} to {high})"
+
+
 def short(value: float) -> float:
     return float(f"{value:.6g}")
 
@@ -47,12 +53,12 @@ def write(
     """The record, if --record asked for it; `clock` is "cpu" or "wall"."""
     if options.record is None:
         return
-    from steadfast import files  # here: Avalanche's environment may lack what it needs
+    from steadfast import experiment, files  # here: Avalanche's environment may lack what it needs
 
     ours = {"python": platform.python_version(), "torch": torch.__version__, "steadfast": steadfast.__version__}
     record = {
         "benchmark": Path(script).stem, "command": command(Path(script).name, sys.argv[1:]),
-        "cpu": cpu(), "cores": os.cpu_count(), "threads": threads, "clock": clock,
+        "code": experiment.code_version(), "cpu": cpu(), "cores": os.cpu_count(), "threads": threads, "clock": clock,
         "versions": {**ours, **(versions or {})}, "rows": list(rows),
     }
     files.write_record(options.record, record)

@@ -80,13 +80,13 @@ def machines(records: Sequence[Record]) -> str:
 
 
 def loop_table(records: Sequence[Record]) -> str:
-    grown = "step of the last task / of the first replayed one"
+    grown = "step of the last task / of the second"
     lines = [["", "bare loop, images/s", "steadfast", "share reached", grown]]
     for record in records:
         rows = record["rows"]
         speeds = [f"{one(rows, what=what)['median']:,.0f}" for what in ("bare loop", "steadfast")]
         share = spread(one(rows, what="steadfast / bare loop"), percent)
-        lines.append([network(rows[0]), *speeds, share, f"{one(rows, what=grown)['median']:.2f}"])
+        lines.append([network(rows[0]), *speeds, share, spread(one(rows, what=grown))])
     return table(*lines, numbers=4)
 
 

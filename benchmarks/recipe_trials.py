@@ -2,9 +2,13 @@
 
     python benchmarks/recipe_trials.py '{"balance": true, "vary": "pixel"}' '{"memory": 1100, "ema": 0.99}'
 
-MNIST at 16 x 16, `per` training images a task, a sixth of the training set held back and 1000 a task of it tested
-(the test set is not even read). Besides the fields of Config a trial takes `per`, and what was tried but is not part
-of the package: `ema`, `spare` ("outside" or "rotations": quarter turns as targets in empty slots) and the variations
+The benchmark's own images, MNIST at 16 x 16; `per` (2000) training images a task, a sixth of the training set held
+back and 1000 a task of it tested, the test set left out. Every field of Config can be given, so that a trial on colour
+images can be small:
+
+    python benchmarks/recipe_trials.py '{"benchmark": "split-cifar10", "backbone": "lenet", "per": 1000, "epochs": 2}'
+
+Besides there is what was tried but is not part of the package: `ema`, `spare` ("outside" or "rotations": quarter turns as targets in empty slots) and the variations
 "pixel", "pixel-half", "affine" and "affine-half".
 """
 
@@ -22,10 +26,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steadfast import augment, data, experiment, performance, randomness
+from steadfast import augment, benchmarks, data, experiment, performance, randomness
 from steadfast.config import Config
 from steadfast.methods.replay import Replay
-from steadfast.streams import Samples, Stream, permuted, split, validated
+from steadfast.streams import Samples, Stream, validated
 from steadfast.training import Trainer
 
 DEFAULTS: dict[str, Any] = {"benchmark": "split-mnist", "memory": 100, "epochs": 3, "seed": 5}
@@ -52,17 +56,17 @@ def half(vary: augment.Augment) -> augment.Augment:
 
 
 def stream_of(config: Config, per: int) -> Stream:
-    """Half the resolution, `per` images a task to learn from, held-back ones in place of the tests."""
-    whole = data.load("mnist")
-    small = F.avg_pool2d(whole.train_images.float(), 2).round().to(torch.uint8)
-    mnist = dataclasses.replace(
-        whole, train_images=small, test_images=whole.test_images[:1], test_labels=whole.test_labels[:1]
+    """`per` images a task to learn from, held-back ones in place of the tests; MNIST at half its resolution."""
+    benchmark = benchmarks.find(config.benchmark)
+    whole = data.load(benchmark.dataset)
+    if benchmark.dataset == "mnist":
+        small = F.avg_pool2d(whole.train_images.float(), 2).round().to(torch.uint8)
+        whole = dataclasses.replace(whole, train_images=small)
+    whole = dataclasses.replace(whole, test_images=whole.test_images[:1], test_labels=whole.test_labels[:1])
+    stream = benchmark.stream(
+        whole, generator=randomness.generator(config.seed, "stream"), classes_per_task=config.classes_per_task,
+        tasks=config.tasks, order=config.order, validation=1 / 6,
     )
-    generator = randomness.generator(config.seed, "stream")
-    if config.benchmark == "permuted-mnist":
-        stream = permuted(mnist, 10, validation=1 / 6, generator=generator)
-    else:
-        stream = split(mnist, 2, validation=1 / 6, generator=generator)
     generator = torch.Generator().manual_seed(config.seed)
 
     def some(samples: Samples, count: int) -> Samples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream,
 from steadfast import augment, beyond, experiment, heads, randomness
 from steadfast.benchmarks import BENCHMARKS
 from steadfast.config import OPTIONAL, Config
+from steadfast.data import Dataset
 from steadfast.errors import BadConfig
 from steadfast.learner import Learner
 from steadfast.methods import METHODS, recipe
@@ -435,6 +437,33 @@ def test_the_learner_before_is_gone_between_tasks() -> None:
     assert method.before is None and not any(name.startswith("before.") for name in method.state())
     method.begin_task(third)
     assert any(name.startswith("before.") for name in method.state())
+
+
+# The trials by which it was chosen.
+
+
+@pytest.mark.parametrize(("name", "shape"), [("split-mnist", (1, 16, 16)), ("split-cifar10", (3, 32, 32))])
+def test_a_trial_is_on_held_back_images_of_the_benchmark_that_it_names(
+    name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(__file__).parents[1] / "benchmarks" / "recipe_trials.py"
+    spec = importlib.util.spec_from_file_location("recipe_trials", path)
+    assert spec is not None and spec.loader is not None
+    trials = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(trials)
+    labels = torch.arange(10).repeat(12)
+
+    def load(dataset: str) -> Dataset:
+        channels = {"mnist": 1, "cifar10": 3}[dataset]
+        train, test = (torch.full((120, channels, 32, 32), value, dtype=torch.uint8) for value in (7, 200))
+        return Dataset(dataset, train, labels, test, labels, tuple("abcdefghij"), (0.5,) * channels, (0.2,) * channels)
+
+    monkeypatch.setattr(trials.data, "load", load)
+    stream = trials.stream_of(Config(name, backbone="lenet").resolved(), per=15)
+    for task in stream.tasks:
+        assert len(task.train) == 15 and len(task.test) == 4  # of 24 images, 4 are held back
+        images, _ = task.test.batch(torch.arange(4))
+        assert images.shape[1:] == shape and images.eq(7).all()
 
 
 # Checkpoints.

@@ -84,7 +84,7 @@ def _stages(
 
 
 def through(network: nn.Module, x: Tensor) -> Tensor:
-    """As it is; a function, since what is compiled is one."""
+    """A network's pass: the function that `torch.compile` is given, once for all networks and blocks."""
     return network(x)
 
 

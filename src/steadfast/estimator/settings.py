@@ -37,7 +37,7 @@ def config(clf: IncrementalClassifier, image: bool) -> Config:
     network = backbone(clf, image)
     name = network if isinstance(network, str) else "mlp"  # a network of one's own has no name; not used then
     kept = given["memory"] - held(clf)
-    own = Benchmark("own data", "own data", "split", 1, 1, name, 1, kept, augment=augment, shift=augment)
+    own = Benchmark("own data", "own data", "split", 1, 1, name, 1, kept, augment=augment, vary=augment)
     return Config(
         own.name, head=given["head"], slots=given["slots"], memory=kept, policy=given["policy"], backbone=name,
         epochs=None if epochs == "auto" else epochs, batch=given["batch"], optimizer=given["optimizer"],

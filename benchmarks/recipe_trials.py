@@ -8,8 +8,8 @@ images can be small:
 
     python benchmarks/recipe_trials.py '{"benchmark": "split-cifar10", "backbone": "lenet", "per": 1000, "epochs": 2}'
 
-Besides there is what was tried but is not part of the package: `ema`, `spare` ("outside" or "rotations": quarter turns as targets in empty slots) and the variations
-"pixel", "pixel-half", "affine" and "affine-half".
+Besides there is what was tried but is not part of the package: `ema`, `spare` ("outside" or "rotations": quarter turns
+as targets in empty slots) and the variations "pixel", "pixel-half", "affine" and "affine-half".
 """
 
 from __future__ import annotations

@@ -97,6 +97,18 @@ def test_distillation_is_the_recipes_unless_said_otherwise():
         assert clf.model_.config.distill == expected
 
 
+def test_balance_and_vary_are_the_recipes_unless_said_otherwise():
+    X, y = np.random.RandomState(0).randint(0, 256, (20, 8, 8), dtype=np.uint8), np.arange(20) % 2
+
+    def options(**changes):
+        config = small(backbone="lenet", epochs=1, **changes).fit(X, y).model_.config
+        return config.balance, config.vary, config.augment
+
+    assert options() == (True, "none", "shift")
+    assert options(recipe="paper") == (False, "none", "shift")
+    assert options(balance=False, vary="crop-flip", augment="none") == (False, "crop-flip", "none")
+
+
 # Classes as they come.
 
 
@@ -386,6 +398,9 @@ def test_a_loss_that_explodes_is_an_error_that_names_the_rate(three):
         ({"memory": "200"}, "memory is '200'"),
         ({"lr": float("nan")}, "lr is nan"),
         ({"augment": "shift"}, "for images"),
+        ({"vary": "shift"}, "vary is 'shift', which is for images"),
+        ({"balance": "yes"}, "balance is 'yes'"),
+        ({"head": "cube", "slots": 2**40}, "recipe='paper'"),
         ({"backbone": "lenet"}, "mlp"),
         ({"memory": 2, "held_back": 0}, "memory of 2"),
         ({"device": "gpu9"}, "device"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,49 @@ def test_an_option_turned_off_beside_a_recipe_is_off(off: dict[str, Any]) -> Non
     assert all(getattr(without.resolved(), other) == getattr(strong.resolved(), other) for other in others)
 
 
+@pytest.mark.parametrize("name", ["split-mnist", "permuted-mnist"])
+def test_without_a_memory_a_recipe_is_what_needs_none(name: str) -> None:
+    without = Config(name, recipe="strong", memory=0).resolved()
+    assert without == without.resolved() == Config(name, balance=True, memory=0).resolved()
+    assert Config(name, memory=0, vary="none", distill="none").hash == Config(name, memory=0).hash
+
+
+@pytest.mark.parametrize("name", list(BENCHMARKS))
+def test_a_run_of_a_recipe_echoes_its_name(name: str) -> None:
+    full = Config(name, recipe="strong", seed=3).resolved()
+    assert full.command() == f"steadfast run {name} --seed 3 --recipe strong"
+    assert Config(name, balance=True).resolved().command() == f"steadfast run {name} --balance"
+    assert Config(name, method="finetune").resolved().command() == f"steadfast run {name} --method finetune"
+
+
+# The table of docs/beyond.md, and the weights it leaves to the options.
+STRONG = {
+    "split-mnist": (True, "shift", "features", 5.0),
+    "split-digits": (True, "shift", "features", 5.0),
+    "split-fashion-mnist": (True, "crop-flip", "features", 5.0),
+    "split-cifar10": (True, "none", "features", 5.0),
+    "split-cifar100": (True, "none", "features", 5.0),
+    "permuted-mnist": (True, "none", "logits", 2.0),
+}
+
+
+def documented() -> dict[str, str]:
+    """The table "strong stands for", by benchmark: the flags."""
+    page = (Path(__file__).parents[1] / "docs" / "beyond.md").read_text()
+    table = page.split("| strong stands for |\n|---|---|\n")[1].split("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    return {name: words.split("`")[1] for names, words in rows for name in names.split(", ")}
+
+
+@pytest.mark.parametrize("name", list(BENCHMARKS))
+def test_strong_stands_for_what_the_documentation_says(name: str) -> None:
+    full = Config(name, recipe="strong").resolved()
+    assert (full.balance, full.vary, full.distill, full.distill_weight) == STRONG[name]
+    flags = re.findall(r"--(\S+)(?: (?!--)(\S+))?", documented()[name])
+    given = {flag.replace("-", "_"): float(value) if "weight" in flag else value or True for flag, value in flags}
+    assert Config(name, **given).resolved() == full
+
+
 def test_no_variation_is_done_twice_whatever_the_whole_batch_is_varied_by() -> None:
     assert Config("split-mnist", recipe="strong", augment="shift").resolved().vary == "none"
     assert Config("split-cifar10", recipe="strong", augment="none").resolved().vary == "crop-flip"
@@ -195,6 +239,14 @@ def test_the_loss_is_the_cross_entropy_plus_the_weighted_distance_of_the_remembe
         ({"distill": "labels"}, "logits, features"),
         ({"insert": "before"}, "after, during"),
         ({"balance": True, "empty": 0.0}, "above 0"),
+        ({"balance": True, "empty": 1.5}, "at most 1"),
+        ({"balance": True, "empty": float("nan")}, "at most 1"),
+        ({"balance": "yes"}, "True, False"),
+        ({"memory": 0, "vary": "shift"}, "memory is 0.*leave vary out, or give a memory"),
+        ({"memory": 0, "distill": "features"}, "leave distill out"),
+        ({"memory": 0, "recipe": "strong", "distill": "logits"}, "leave distill out"),
+        ({"memory": 0, "insert": "during"}, "leave insert out"),
+        ({"memory": 0, "remembered": 32}, "leave remembered out"),
         ({"distill": "logits", "distill_weight": -1.0}, "0 or more"),
         ({"distill": "logits", "distill_weight": float("nan")}, "finite"),
         ({"distill_weight": 0.5}, "distill is off"),
@@ -203,7 +255,8 @@ def test_the_loss_is_the_cross_entropy_plus_the_weighted_distance_of_the_remembe
         ({"remembered": 128}, "remembered is 128, of a batch of 128"),
         ({"remembered": 0}, "1 or more"),
         ({"method": "gem", "remembered": 32}, "no such option"),
-        ({"balance": True, "head": "cube", "slots": 2**40}, "leave balance out"),
+        ({"balance": True, "head": "cube", "slots": 2**40}, "leave balance out .balance=False, or recipe='paper'"),
+        ({"distill": "logits", "head": "cube", "slots": 2**40}, "leave distill out .distill='none', or"),
         ({"method": "finetune", "balance": True}, "no such option"),
         ({"method": "agem", "vary": "shift"}, "no such option"),
     ],

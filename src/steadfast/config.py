@@ -67,7 +67,7 @@ class Config:
     margin: float = option(0.5, "how far gem steps along each old task's gradient, at least, when one is violated")
     recipe: str = option("paper", "replay as in the `paper`, or `strong`: the options below, as far as they help")
     balance: bool | None = option(None, "balanced softmax: in training, logits plus the log of a class's frequency")
-    empty: float = option(1.0, "how often a slot that is not in the batch counts as being in it, with balance")
+    empty: float = option(1.0, "with balance, how often a slot not in the batch counts as being in it: above 0, at most 1")
     vary: str | None = option(None, "how each remembered image is varied before each use: none, shift, crop-flip, ...")
     distill: str | None = option(None, "hold remembered samples to their stored `logits` or their `features` of before")
     distill_weight: float | None = option(None, "weight of the distillation  (default: logits 0.5, features 5)")
@@ -100,17 +100,17 @@ class Config:
             raise BadConfig(f"strength is {self.strength}; the weight of a penalty is a finite number, 0 or more.")
         if self.importance not in IMPORTANCES:
             raise BadConfig(f"importance is {self.importance!r}; choose one of {', '.join(IMPORTANCES)}.")
-        if not (math.isfinite(self.empty) and self.empty > 0):
-            raise BadConfig(f"empty is {self.empty}; it is a finite count above 0, 1 by default.")
+        if not 0 < self.empty <= 1:
+            raise BadConfig(f"empty is {self.empty}; it is a count above 0 and at most 1, which is the default.")
         if self.distill_weight is not None and not (math.isfinite(self.distill_weight) and self.distill_weight >= 0):
             raise BadConfig(f"distill_weight is {self.distill_weight}; a weight is a finite number, 0 or more.")
-        named: dict[str, Iterable[str]] = {
+        named: dict[str, Iterable[object]] = {
             "recipe": RECIPES, "distill": recipe_options.DISTILL, "insert": recipe_options.INSERT,
-            "precision": PRECISIONS,
+            "precision": PRECISIONS, "balance": (True, False),
         }
         for name, known in named.items():
             if getattr(self, name) not in (*known, getattr(Config, name)):
-                raise BadConfig(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
+                raise BadConfig(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(map(str, known))}.")
         for name in ("vary", "augment"):
             if callable(function := getattr(self, name)):
                 raise BadConfig(
@@ -150,8 +150,9 @@ class Config:
     def _spelled_out(self, benchmark: Benchmark) -> Config:
         """The recipe's options in place of its name; one that was given keeps its value, "off" as well."""
         seen = dataclasses.replace(benchmark, augment=self.augment or benchmark.augment)
-        chosen = {**recipe_options.OFF, **RECIPES[self.recipe](seen)}
-        if self.distill not in (None, chosen["distill"]):
+        named = RECIPES[self.recipe](seen)
+        chosen = {**recipe_options.OFF, **named, **({} if self.memory != 0 else {"vary": "none", "distill": "none"})}
+        if (self.distill or chosen["distill"]) != named.get("distill"):
             chosen.pop("distill_weight", None)  # it is the weight of the recipe's kind
         left = {name: value for name, value in chosen.items() if getattr(self, name) is None}
         return dataclasses.replace(self, recipe="paper", **left)
@@ -267,13 +268,19 @@ class Config:
     def _check_recipe(self) -> None:
         assert self.slots is not None
         if self.head == "cube" and self.slots > MOST_LOGITS and (self.balance or self.distill == "logits"):
-            what = "balance" if self.balance else "distill"
+            what, off = ("balance", False) if self.balance else ("distill", "none")
             raise BadConfig(
-                f"A cube of {self.slots} slots never forms all its logits, as {what} needs; "
-                f"leave {what} out, or allocate at most {MOST_LOGITS} slots."
+                f"A cube of {self.slots} slots never forms all its logits, as {what} needs; leave {what} out "
+                f"({what}={off!r}, or recipe='paper'), or allocate at most {MOST_LOGITS} slots."
             )
         if self.insert == "during" and self.policy not in ("task", "reservoir"):
             raise BadConfig(f"insert is 'during', which is by reservoir; leave out the policy {self.policy!r}.")
+        for name in ("vary", "distill", "insert", "remembered"):
+            if self.memory == 0 and not self._is_default(name):
+                raise BadConfig(
+                    f"{name} is {getattr(self, name)!r}, but memory is 0: nothing is remembered that it could be of; "
+                    f"leave {name} out, or give a memory."
+                )
         for name, owner in {"empty": "balance", "distill_weight": "distill"}.items():
             if not self._is_default(name) and self._is_default(owner):
                 raise BadConfig(f"{name} is {getattr(self, name)}, but {owner} is off; set {owner}, or leave it out.")
@@ -301,8 +308,12 @@ class Config:
     def command(self) -> str:
         """The shortest command that makes this run: what is a default anyway is left out."""
         full, short = self.resolved(), self
+        unnamed = dict.fromkeys((*recipe_options.OFF, "distill_weight"))
+        with contextlib.suppress(BadConfig):  # a method without recipes
+            named = dataclasses.replace(self, recipe="strong", **unnamed)
+            short = named if named.resolved() == full else self
         default: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
-        for key in self.to_json():
+        for key in short.to_json():
             if key != "benchmark":
                 shorter = dataclasses.replace(short, **{key: default[key]})
                 with contextlib.suppress(BadConfig):

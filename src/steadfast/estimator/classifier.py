@@ -30,7 +30,11 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     head : the classifier; "simplex" is fixed and pre-allocated, "expanding" the usual one.
     slots : how many classes there is room for, over the model's whole life.
     memory : how many samples are remembered in all.
-    recipe : how the remembered samples are used: "strong", or "paper" for the published method.
+    recipe : how the remembered samples are used: "paper" as published, "strong" with `balance` and `distill` too.
+    balance : balanced softmax, by which a class gains nothing by being frequent in a batch; None is as the recipe
+        has it ("strong": True, "paper": False).
+    vary : how remembered images are varied before each use, besides `augment`, which varies all: None or "none",
+        "shift", "crop-flip", or a name given with `steadfast.augment.register`.
     policy : which samples are remembered: "class" (as many of each), "herding", "reservoir", "task".
     distill : None is as the recipe has it ("strong": "features", "paper": "none"). "features" holds the vectors of
         remembered samples where they were before each batch, so that an index of them stays good; "logits" likewise
@@ -38,7 +42,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     distill_weight : how strongly; by default 5 for features and 0.5 for logits.
     epochs : passes over each batch given; "auto" makes it about 150 updates, 5 to 100 passes.
     batch, lr, optimizer : of the updates; half of a batch is remembered samples.
-    augment : "auto" (images: "shift"), "none", "shift", "crop-flip".
+    augment : how images are varied, new and remembered: "auto" ("shift"), "none", "shift", "crop-flip", or a name given
+        with `steadfast.augment.register`.
     image_size : height and width to bring images to, a number or a pair; by default the first batch's.
     normalise : "auto" (by the first batch's mean and deviation), or (mean, deviation), each a number or one a
         channel (a feature, for vectors), of pixels as 0..1: what a pretrained network was trained with, say.
@@ -62,6 +67,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         memory: int = 2000,
         *,
         recipe: str = "strong",
+        balance: bool | None = None,
+        vary: str | None = None,
         policy: str = "class",
         distill: str | None = None,
         distill_weight: float | None = None,
@@ -81,6 +88,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         self.slots = slots
         self.memory = memory
         self.recipe = recipe
+        self.balance = balance
+        self.vary = vary
         self.policy = policy
         self.distill = distill
         self.distill_weight = distill_weight

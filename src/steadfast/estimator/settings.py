@@ -28,11 +28,12 @@ ELSEWHERE = ("random_state", "device")  # not of what is learned: the config has
 def config(clf: IncrementalClassifier, image: bool) -> Config:
     """A run's config, filled in and checked as a run's is: one's own data are a benchmark without a name."""
     given = {name: _python(value) for name, value in clf.get_params(deep=False).items()}
-    epochs, augment = given["epochs"], given["augment"]
+    epochs, augment, vary = given["epochs"], given["augment"], given["vary"]
     if isinstance(epochs, str) and epochs != "auto":
         raise BadConfig(f"epochs is {epochs!r}; it is 'auto' or a whole number.")
-    if augment not in ("auto", "none") and not image:
-        raise BadConfig(f"augment is {augment!r}, which is for images; vectors are learned as they are.")
+    for name, value in {"augment": augment, "vary": vary}.items():
+        if not image and value not in ("auto" if name == "augment" else None, "none"):
+            raise BadConfig(f"{name} is {value!r}, which is for images; vectors are learned as they are.")
     augment = ("shift" if image else "none") if augment == "auto" else augment
     network = backbone(clf, image)
     name = network if isinstance(network, str) else "mlp"  # a network of one's own has no name; not used then
@@ -42,7 +43,7 @@ def config(clf: IncrementalClassifier, image: bool) -> Config:
         own.name, head=given["head"], slots=given["slots"], memory=kept, policy=given["policy"], backbone=name,
         epochs=None if epochs == "auto" else epochs, batch=given["batch"], optimizer=given["optimizer"],
         lr=given["lr"], seed=_seed(given["random_state"]), augment=augment, recipe=given["recipe"],
-        distill=given["distill"], distill_weight=given["distill_weight"],
+        balance=given["balance"], vary=vary, distill=given["distill"], distill_weight=given["distill_weight"],
     ).resolved(own)
 
 

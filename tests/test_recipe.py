@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from steadfast.learner import Learner
 from steadfast.methods import METHODS, recipe
 from steadfast.methods.replay import Replay
 from steadfast.recipes import RECIPES
+from steadfast.report import exports
 from steadfast.training import Stopped, Trainer, Watcher
 
 CPU = torch.device("cpu")
@@ -608,6 +610,18 @@ def test_records_become_rows_beside_the_paper_s() -> None:
         "benchmark": "split-mnist", "memory": 100, "variant": "paper",
         "simplex": {"mean": 90.5, "std": 0.5, "runs": 2}, "expanding": None, "preallocated": None,
     }
+
+
+def test_the_table_says_what_strong_stands_for() -> None:
+    assert beyond.title("split-mnist", "strong") == "strong: balance, vary shift, distill features"
+    assert beyond.title("split-cifar10", "strong") == "strong: balance, distill features"
+    assert beyond.title("permuted-mnist", "strong") == "strong: balance, distill logits (weight 2)"
+    assert beyond.title("split-mnist", "published") == "the paper's own"
+    records = [{"config": c.resolved().to_json(), "final_average_accuracy": 90.0}
+               for c in beyond.configs([0], heads=["simplex"], memories=[100])]
+    rows = exports.ablation_table(SimpleNamespace(ablation=beyond.rows(records)))
+    assert rows[-1].startswith("| split-mnist | 100 | strong: balance, vary shift, distill features | 90.00 (1) |")
+    assert rows[-2].startswith("| split-mnist | 100 | balance + vary | 90.00 (1) |")
 
 
 def test_a_run_of_ones_own_folder_is_no_row_of_the_ablation(tmp_path: Path) -> None:

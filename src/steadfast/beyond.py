@@ -33,11 +33,22 @@ def variants(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
         "distill logits": {"distill": "logits"},
         "distill features": {"distill": "features"},
         "insert during": {"insert": "during"},
+        "balance + vary": {"balance": True, "vary": vary},
         "strong": {"recipe": "strong"},
     }
     if vary == "none":
-        del alone["vary"]  # permuted pixels allow none; colour images are varied as a whole batch already
+        del alone["vary"], alone["balance + vary"]  # permuted pixels allow none; colour images are varied as a whole batch already
     return alone
+
+
+def title(benchmark: str, variant: str) -> str:
+    """How a row is shown; `strong` with what it stands for on this benchmark."""
+    if variant != "strong":
+        return VARIANTS.get(variant, variant)
+    options = strong(BENCHMARKS[benchmark])
+    weight = f" (weight {options['distill_weight']:g})" if "distill_weight" in options else ""
+    vary = [] if options["vary"] == "none" else [f"vary {options['vary']}"]
+    return f"strong: {', '.join(['balance', *vary, 'distill ' + options['distill'] + weight])}"
 
 
 def configs(

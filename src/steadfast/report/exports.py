@@ -6,7 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from ..beyond import HEADS, PUBLISHED, VARIANTS
+from ..beyond import HEADS, PUBLISHED, title
 from .tables import Entry, Part, signed
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ def ablation_table(chapter: Chapter) -> list[str]:
     for row in chapter.ablation:
         missing = "none" if row["variant"] == PUBLISHED else "not run"
         cells = [missing if row[head] is None else _ablation_cell(row[head]) for head in HEADS]
-        lines.append(f"| {row['benchmark']} | {row['memory']} | {VARIANTS.get(row['variant'], row['variant'])} | "
-                     f"{' | '.join(cells)} |")
+        name = title(row["benchmark"], row["variant"])
+        lines.append(f"| {row['benchmark']} | {row['memory']} | {name} | {' | '.join(cells)} |")
     return lines
 
 

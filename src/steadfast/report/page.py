@@ -98,7 +98,7 @@ def page(report: Report) -> str:
     environment.filters |= {"signed": signed, "duration": duration, "slug": slug}
     return environment.get_template("report.html").render(
         report=report, version=__version__, first_steps=FIRST_STEPS, group_title=group_title, heads=beyond.HEADS,
-        variants=beyond.VARIANTS,
+        variant_title=beyond.title,
     )
 
 

@@ -43,6 +43,28 @@ def test_a_name_cannot_be_taken_twice(colours: registry.Registry[object]) -> Non
     assert colours["red"] == 1
 
 
+def test_a_notebook_s_cell_can_be_run_twice_but_not_name_another_function(colours: registry.Registry[object]) -> None:
+    cell = "def blue(images):\n    return images // {}\n"
+
+    def run(number: int) -> object:
+        names: dict[str, object] = {"__name__": "notebook"}
+        exec(cell.format(number), names)
+        return colours.register("blue", "like the sky")(names["blue"])
+
+    run(2)
+    assert run(2) is colours["blue"]
+    with pytest.raises(BadConfig, match=r"'blue' is registered already, as notebook.blue, which is another"):
+        run(3)
+
+    def by(factor: int) -> object:
+        return lambda images: images * factor
+
+    colours.register("grey", "twice")(by(2))
+    colours.register("grey", "twice")(by(2))
+    with pytest.raises(BadConfig, match="registered already"):
+        colours.register("grey", "thrice")(by(3))
+
+
 def test_another_package_adds_by_an_entry_point(
     colours: registry.Registry[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

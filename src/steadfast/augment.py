@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -59,6 +60,7 @@ def register(name: str) -> Callable[[Augment], Augment]:
     By its name a run is known and repeated, so a name stands for one function for good."""
 
     def add(function: Augment) -> Augment:
+        @functools.wraps(function)
         def checked(images: Tensor, generator: torch.Generator) -> Tensor:
             varied = function(images, generator)
             if varied.shape != images.shape or varied.dtype != images.dtype:
@@ -74,8 +76,6 @@ def register(name: str) -> Callable[[Augment], Augment]:
     return add
 
 
-def get(name: str | Augment) -> Augment:
-    """The augmentation called `name`; a callable is taken as it is."""
-    if callable(name):
-        return name
+def get(name: str) -> Augment:
+    """The augmentation called `name`."""
     return AUGMENTS[name]

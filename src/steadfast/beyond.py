@@ -37,7 +37,8 @@ def variants(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
         "strong": {"recipe": "strong"},
     }
     if vary == "none":
-        del alone["vary"], alone["balance + vary"]  # permuted pixels allow none; colour images are varied as a whole batch already
+        # Permuted pixels allow none; colour images are varied as a whole batch already.
+        del alone["vary"], alone["balance + vary"]
     return alone
 
 

@@ -67,7 +67,7 @@ class Config:
     margin: float = option(0.5, "how far gem steps along each old task's gradient, at least, when one is violated")
     recipe: str = option("paper", "replay as in the `paper`, or `strong`: the options below, as far as they help")
     balance: bool | None = option(None, "balanced softmax: in training, logits plus the log of a class's frequency")
-    empty: float = option(1.0, "with balance, how often a slot not in the batch counts as being in it: above 0, at most 1")
+    empty: float = option(1.0, "with balance: how often a slot that is not in the batch counts, above 0 and at most 1")
     vary: str | None = option(None, "how each remembered image is varied before each use: none, shift, crop-flip, ...")
     distill: str | None = option(None, "hold remembered samples to their stored `logits` or their `features` of before")
     distill_weight: float | None = option(None, "weight of the distillation  (default: logits 0.5, features 5)")

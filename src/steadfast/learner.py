@@ -82,9 +82,9 @@ class Learner(nn.Module):
             return self.compiled(self.backbone, x)
         return self.backbone(x)
 
-    def loss(self, images: Tensor, slots: Tensor, *, prior: Tensor | None = None, reduction: str = "mean") -> Tensor:
+    def loss(self, images: Tensor, slots: Tensor, *, reduction: str = "mean") -> Tensor:
         """Cross-entropy of uint8 images against their slots."""
-        return self.head.loss(self.features(images), slots, prior=prior, reduction=reduction)
+        return self.head.loss(self.features(images), slots, reduction=reduction)
 
     def logits(self, images: Tensor) -> Tensor:
         """uint8 images to the head's logits."""

@@ -6,6 +6,7 @@ A package outside steadfast adds its own by an entry point in the group `steadfa
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
@@ -14,6 +15,16 @@ from typing import Generic, TypeVar
 from .errors import BadConfig, nearest
 
 T = TypeVar("T")
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether they are made of the same lines, as when a module is reloaded or a notebook's cell is run twice."""
+    one, other = (inspect.unwrap(each) if callable(each) else each for each in (one, other))
+    if inspect.isfunction(one) and inspect.isfunction(other):
+        return (one.__code__, one.__defaults__, one.__closure__) == (
+            other.__code__, other.__defaults__, other.__closure__
+        )
+    return repr(one) == repr(other)
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -30,8 +41,11 @@ class Registry(Mapping[str, T], Generic[T]):
 
         def add(thing: T) -> T:
             known = self._things.get(name)
-            if known is not None and repr(known) != repr(thing):
-                raise BadConfig(f"The {self.kind} {name!r} is registered already, as {known!r}; choose another name.")
+            if known is not None and not _same(known, thing):
+                told = f"{known.__module__}.{known.__qualname__}" if hasattr(known, "__qualname__") else repr(known)
+                raise BadConfig(
+                    f"The {self.kind} {name!r} is registered already, as {told}, which is another; choose another name."
+                )
             self._things[name], self._lines[name] = thing, line
             return thing
 

@@ -628,6 +628,8 @@ def test_a_run_of_ones_own_folder_is_no_row_of_the_ablation(tmp_path: Path) -> N
         np.save(tmp_path / f"{part}_images.npy", np.zeros((4, 1, 8, 8), dtype=np.uint8))
         np.save(tmp_path / f"{part}_labels.npy", np.array([0, 1, 0, 1]))
     config = Config(f"arrays:{tmp_path}", tasks=2).resolved()
+    strong = Config(f"arrays:{tmp_path}", tasks=2, recipe="strong").resolved()
+    assert (strong.balance, strong.vary, strong.distill) == (True, "shift", "features")
     assert beyond.rows([{"config": config.to_json(), "final_average_accuracy": 50.0}]) == []
 
 

@@ -26,7 +26,7 @@ WHAT = {
     "fig-evolution": "accuracy after each task: the replay rows of Table 1",
     "fig-features": "the 2-D features of a fixed polygon against a trainable head's",
     "questions": "the paper's open question: the fixed head or the negatives?",
-    "beyond": "the ablation of what replay can do besides: each option alone and together (split-mnist unless named)",
+    "beyond": "what replay can do besides: each option alone and the strong recipe (split-mnist unless named)",
     "all": "the tables, figures and questions of the paper",
 }
 FIGURE = "fig-features"  # which is not made of runs that a table knows

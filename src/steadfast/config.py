@@ -308,7 +308,7 @@ class Config:
     def command(self) -> str:
         """The shortest command that makes this run: what is a default anyway is left out."""
         full, short = self.resolved(), self
-        unnamed = dict.fromkeys((*recipe_options.OFF, "distill_weight"))
+        unnamed: dict[str, Any] = dict.fromkeys((*recipe_options.OFF, "distill_weight"))
         with contextlib.suppress(BadConfig):  # a method without recipes
             named = dataclasses.replace(self, recipe="strong", **unnamed)
             short = named if named.resolved() == full else self

@@ -5,7 +5,8 @@
 
 A step is forward, backward and Adam on a batch of 128 that lies ready. `before` has PyTorch's own defaults; `default`
 is what a run does; the others differ from it in one thing. All start from the same weights, and their first losses are
-checked to be the same. Blocks of all variants alternate in one process, and ratios are of blocks of one round.
+checked to be the same. Blocks of all variants alternate in one process, and ratios are of blocks of one round. Then a
+profile of the default's steps: which share of them are convolutions, forward and backward.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 import recording
 from steadfast import backbones, performance
@@ -72,6 +74,14 @@ class Variant:
         for _ in range(steps):
             self.step()
         return clock() - began
+
+
+def convolutions_share(variant: Variant) -> float:
+    """Of a step's CPU time, by the profiler."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        variant.step()
+    times = {event.key: event.self_cpu_time_total for event in profiled.key_averages()}
+    return sum(time for key, time in times.items() if "convolution" in key) / sum(times.values())
 
 
 def variants(backbone: str) -> dict[str, Variant]:
@@ -128,6 +138,9 @@ def main() -> None:
         table.add_row(name, f"{statistics.median(speeds):,.0f}", recording.spread(ratios))
         rows.append(recording.row(options.backbone, name, "images/s", speeds))
         rows.append(recording.row(options.backbone, f"{name} / default", "ratio", ratios))
+    shares = [convolutions_share(made["default"]) for _ in range(5)]
+    table.caption = f"convolutions: {recording.spread(shares, '{:.0%}')} of the default's step"
+    rows.append(recording.row(options.backbone, "convolutions / step", "share", shares))
     Console(width=100).print(table)
     recording.write(options, __file__, rows, clock="cpu" if options.cpu_time else "wall", threads=options.threads)
 

@@ -204,7 +204,8 @@ def made_up(recording: ModuleType) -> dict[str, Any]:
             ("loop", "ms a sample"), ("loop / loop", "times the speed"), ("steadfast", "ms a sample"),
             ("steadfast / loop", "times the speed"))],
         "defaults": [each for what in ("before", "default") for each in (
-            row("resnet56", what, "images/s", [50, 60]), row("resnet56", f"{what} / default", "ratio", [0.5, 0.7]))],
+            row("resnet56", what, "images/s", [50, 60]), row("resnet56", f"{what} / default", "ratio", [0.5, 0.7]))]
+        + [row("resnet56", "convolutions / step", "share", [0.8, 0.9])],
         "convolutions": [
             row("lenet", "5x5, 1 to 20, 32x32, forward", "share", [0.3, 0.5], often=1),
             row("lenet", "5x5, 1 to 20, 32x32, gradient of the weights", "share", [0.2, 0.4], often=1),
@@ -251,6 +252,7 @@ def test_the_page_shows_the_records(project: Any, tmp_path: Path) -> None:
         "| 2 runs of 1 thread / 1 run of 2 threads | 5.50 (4.75 to 6.25) |",
         "| ewc | 110 | 1.05 (0.97 to 1.12) |",
         "| ResNet56 | before | 55 | 0.60 (0.45 to 0.75) |",
+        "Convolutions' share of the default's step: 85% (78% to 92%) on ResNet56.",
         "| LeNet | 5x5, 1 to 20, 32x32 | 1 | 40% |  | 30% |",
         "| LeNet | all of a step |  | 70% (55% to 85%) |  |  |",
         "| simplex | 1,000,000 | – | 150 µs | – | (would need 4 TB) | 1.1 GB | 2.15 |",
@@ -298,13 +300,16 @@ def test_a_record_edited_by_hand_is_refused(project: Any, tmp_path: Path) -> Non
         project()
 
 
-def test_a_block_without_a_record_stays_as_it_is(project: Any, tmp_path: Path) -> None:
+def test_a_block_without_a_record_stays_as_it_is_and_is_named(
+    project: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = tmp_path / "docs" / "speed.md"
     page.write_text(re.sub(r"(<!-- avalanche: .*?-->\n).*?(<!-- end -->)", r"\1\nearlier\n\n\2", page.read_text(),
                            flags=re.DOTALL))
     (tmp_path / "benchmarks" / "records" / "2.json").unlink()
     assert project() == 0
     assert "-->\n\nearlier\n\n<!-- end -->" in page.read_text() and "97.0 %" in page.read_text()
+    assert project("--check") == 1 and "no record is behind: avalanche" in capsys.readouterr().out
 
 
 def test_the_page_in_the_repository_says_what_its_records_say() -> None:

@@ -85,7 +85,7 @@ def methods(found: Rows) -> Figure:
     ticks = {"xscale": "log", "xticks": [1, 2, 5, 10], "xticklabels": ["1", "2", "5", "10"]}
     return _side_by_side(
         Panel(steps, BLUE, "a step, in steps of fine-tuning", ticks),
-        Panel(seeds, GREEN, "batched seeds, times as fast as one by one", {"xlim": (0, None)}),
+        Panel(seeds, GREEN, "speed of batched seeds / one by one", {"xlim": (0, None)}),
     )
 
 

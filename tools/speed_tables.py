@@ -157,7 +157,9 @@ def defaults_table(records: Sequence[Record]) -> str:
                 ratio = one(record["rows"], what=f"{row['what']} / default")
                 told = "1" if row["what"] == "default" else spread(ratio)
                 lines.append([network(row), row["what"], f"{row['median']:,.0f}", told])
-    return table(*lines, numbers=2)
+    shares = [f"{spread(row, lambda value: f'{value:.0%}')} on {network(row)}"
+              for row in rows_of(records) if row["what"] == "convolutions / step"]
+    return f"{table(*lines, numbers=2)}\n\nConvolutions' share of the default's step: {', '.join(shares)}."
 
 
 def convolutions_table(records: Sequence[Record]) -> str:

@@ -213,7 +213,7 @@ def test_runs_are_titled_by_what_tells_them_apart(results: Path) -> None:
 
     assert title(memory=100) == "split-cifar10, replay + simplex, M=100, K=10"
     strong = title(memory=100, recipe="strong")
-    assert strong == "split-cifar10, replay + simplex, M=100, K=10, balance, distill features"
+    assert strong == "split-cifar10, replay + simplex, M=100, K=10, recipe strong"
     assert title(method="ewc", strength=3.0) == "split-cifar10, ewc + expanding, K=10, strength 3"
 
 

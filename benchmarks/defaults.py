@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import copy
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
@@ -69,7 +68,7 @@ class Variant:
         self.optimizer.step()
         return loss.detach()
 
-    def seconds(self, steps: int, clock: Callable[[], float]) -> float:
+    def seconds(self, steps: int, clock: recording.Clock) -> float:
         began = clock()
         for _ in range(steps):
             self.step()
@@ -113,15 +112,11 @@ def main() -> None:
     parser.add_argument("--backbone", default="lenet")
     parser.add_argument("--steps", type=int, default=5, help="steps a block")
     parser.add_argument("--rounds", type=int, default=9, help="blocks of each variant")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds, not wall: for a busy machine, one thread")
+    recording.add_clock(parser)
     recording.add_option(parser)
     options = parser.parse_args()
-    if options.cpu_time and options.threads > 1:
-        parser.error("--cpu-time is for one thread")
-    torch.set_num_threads(options.threads)
+    clock = recording.started(options, parser)
     performance.keep_freed_memory()
-    clock = time.process_time if options.cpu_time else time.perf_counter
     made = variants(options.backbone)
     first = [variant.step() for variant in made.values()]  # and it warms them up
     torch.testing.assert_close(torch.stack(first), first[0].expand(len(first)), rtol=1e-4, atol=1e-4)
@@ -142,7 +137,7 @@ def main() -> None:
     table.caption = f"convolutions: {recording.spread(shares, '{:.0%}')} of the default's step"
     rows.append(recording.row(options.backbone, "convolutions / step", "share", shares))
     Console(width=100).print(table)
-    recording.write(options, __file__, rows, clock="cpu" if options.cpu_time else "wall", threads=options.threads)
+    recording.write(options, __file__, rows)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import contextlib
 import os
 import platform
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -28,7 +27,6 @@ import recording
 from steadfast.polytopes import Cube, Orthoplex, Polytope, Simplex
 
 Step = Callable[[], None]
-Clock = Callable[[], float]
 
 
 @dataclass
@@ -70,7 +68,7 @@ class Case:
         return None
 
 
-def seconds(step: Step, repeats: int, clock: Clock) -> float:
+def seconds(step: Step, repeats: int, clock: recording.Clock) -> float:
     start = clock()
     for _ in range(repeats):
         step()
@@ -121,7 +119,7 @@ def middle(values: list[float], show: Callable[[float], str]) -> str:
 
 
 def measure(
-    case: Case, rounds: int, budget: float, room: float, most_work: float, clock: Clock
+    case: Case, rounds: int, budget: float, room: float, most_work: float, clock: recording.Clock
 ) -> tuple[list[str], list[recording.Row]]:
     """One row to print: times, their ratio, peaks and theirs; and the same to record."""
     why_not = case.why_not_dense(room, most_work)
@@ -183,17 +181,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, half a minute in all")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=None)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds, not wall: for a busy machine, one thread")
+    recording.add_clock(parser)
     recording.add_option(parser)
     options = parser.parse_args()
-    if options.cpu_time and options.threads > 1:
-        parser.error("--cpu-time is for one thread")
-    torch.set_num_threads(options.threads)
+    clock = recording.started(options, parser)
 
     rounds = max(2, options.rounds or (5 if options.quick else 15))
     room = 0.5 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    clock = time.process_time if options.cpu_time else time.perf_counter
     budget, most_work = (0.2, 3e9) if options.quick else (3.0, float("inf"))
 
     where = f"torch {torch.__version__}, {platform.machine()}, {options.threads} of {os.cpu_count()} threads"
@@ -212,8 +206,7 @@ def main() -> None:
             count = f"{polytope.slots:,}" if polytope.slots < 10**7 else f"{polytope.slots:.3g}"
             table.add_row(polytope.name, count, str(polytope.dim), *row)
     console.print(table)
-    clock_name = "cpu" if options.cpu_time else "wall"
-    recording.write(options, __file__, rows, clock=clock_name, threads=options.threads)
+    recording.write(options, __file__, rows)
 
 
 if __name__ == "__main__":

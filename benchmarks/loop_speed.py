@@ -17,7 +17,6 @@ import copy
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import torch
@@ -63,7 +62,7 @@ def learn(trainer: Trainer, tasks: int) -> None:
         trainer.at.task += 1
 
 
-def block(trainer: Trainer, clock: Callable[[], float]) -> float:
+def block(trainer: Trainer, clock: recording.Clock) -> float:
     """The epoch of the task that was learned last once more, as steadfast does it."""
     trainer.at.order = trainer.at.losses = None
     began = clock()
@@ -72,7 +71,7 @@ def block(trainer: Trainer, clock: Callable[[], float]) -> float:
 
 
 def bare_block(
-    trainer: Trainer, batch: tuple[torch.Tensor, torch.Tensor], steps: int, clock: Callable[[], float]
+    trainer: Trainer, batch: tuple[torch.Tensor, torch.Tensor], steps: int, clock: recording.Clock
 ) -> float:
     """The bare loop: the same network, optimizer and numbers, inputs ready as normalised floats."""
     learner, optimizer = trainer.learner, trainer.method.optimizer
@@ -143,21 +142,18 @@ def main() -> None:
     parser.add_argument("--backbone", default="lenet")
     parser.add_argument("--steps", type=int, default=20, help="steps a block")
     parser.add_argument("--rounds", type=int, default=15, help="pairs of blocks")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds, not wall: for a busy machine, one thread")
+    recording.add_clock(parser)
     parser.add_argument("--compile", action="store_true", help="steadfast's backbone, not the bare loop's")
     parser.add_argument("--at-once", action="store_true", help="two runs at once against one after the other")
     recording.add_option(parser)
     options = parser.parse_args()
-    if options.cpu_time and (options.at_once or options.threads > 1):
-        parser.error("--cpu-time is for one thread")
     if options.at_once:
+        if options.cpu_time:
+            parser.error("--cpu-time is for one run")
         rows = at_once(options.backbone, options.steps, options.rounds)
         return recording.write(options, __file__, rows, clock="wall", threads=2)
-    torch.set_num_threads(options.threads)
+    clock = recording.started(options, parser)
     performance.keep_freed_memory()
-
-    clock = time.process_time if options.cpu_time else time.perf_counter
     trainer = replaying_trainer(options.backbone, options.steps)
     learn(trainer, 2)
     early = copy.deepcopy(trainer)
@@ -198,8 +194,7 @@ def main() -> None:
             ("step of the last task / of the second", "ratio", growth),
         )
     ]
-    clock_name = "cpu" if options.cpu_time else "wall"
-    recording.write(options, __file__, rows, clock=clock_name, threads=options.threads)
+    recording.write(options, __file__, rows)
 
 
 if __name__ == "__main__":

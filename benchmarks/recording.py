@@ -11,7 +11,8 @@ import platform
 import shlex
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,24 @@ import torch
 import steadfast
 
 Row = dict[str, Any]
+Clock = Callable[[], float]
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", type=Path, metavar="FILE", help="write what was measured there too, as JSON")
+
+
+def add_clock(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds, not wall: for a busy machine, one thread")
+
+
+def started(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Clock:
+    """With as many threads as asked for, and by the clock that was chosen."""
+    if options.cpu_time and options.threads > 1:
+        parser.error("--cpu-time is for one thread")
+    torch.set_num_threads(options.threads)
+    return time.process_time if options.cpu_time else time.perf_counter
 
 
 def row(name: str, what: str, unit: str, values: Sequence[float], **more: object) -> Row:
@@ -47,12 +62,14 @@ def short(value: float) -> float:
 
 
 def write(
-    options: argparse.Namespace, script: str, rows: Sequence[Row], *, clock: str, threads: int,
-    versions: Mapping[str, str] | None = None,
+    options: argparse.Namespace, script: str, rows: Sequence[Row], *, clock: str | None = None,
+    threads: int | None = None, versions: Mapping[str, str] | None = None,
 ) -> None:
-    """The record, if --record asked for it; `clock` is "cpu" or "wall"."""
+    """The record, if --record asked for it; `clock`, "cpu" or "wall", and threads are the options' if not given."""
     if options.record is None:
         return
+    clock = clock or ("cpu" if options.cpu_time else "wall")
+    threads = threads or options.threads
     from steadfast import experiment, files  # here: Avalanche's environment may lack what it needs
 
     ours = {"python": platform.python_version(), "torch": torch.__version__, "steadfast": steadfast.__version__}

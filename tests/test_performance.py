@@ -78,23 +78,26 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc is told")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or "LD_PRELOAD" in os.environ, reason="only glibc's malloc is told what to keep"
+)
 def test_freed_memory_is_kept_unless_the_environment_says_otherwise() -> None:
     def faults(word: str, **more: str) -> int:
         env = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-        done = subprocess.run([sys.executable, "-c", FAULTS, word], env={**env, **more}, capture_output=True, text=True)
-        return int(done.stdout)
+        told = subprocess.check_output([sys.executable, "-c", FAULTS, word], env={**env, **more}, text=True)
+        return int(told)
 
     given_back = faults("leave")
     assert given_back >= 20 * 15  # 40 MB each time, in pages of at most 2 MB
     assert faults("keep") < given_back / 4
-    assert faults("keep", MALLOC_TRIM_THRESHOLD_="131072") > given_back / 2
+    assert faults("keep", MALLOC_TRIM_THRESHOLD_="131072") >= 20 * 15
+    assert faults("keep", MALLOC_ARENA_MAX="2") < given_back / 4  # which says nothing of what is kept
 
 
 @pytest.mark.parametrize("threads", [0, -1, 100_000])
 def test_threads_that_no_machine_has_are_refused(threads: int, tmp_path: Path) -> None:
     before = torch.get_num_threads()
-    with pytest.raises(BadConfig, match=rf"threads is {threads}, on \d+ core.*leave --threads out"):
+    with pytest.raises(BadConfig, match=rf"threads is {threads}.*leave --threads out"):
         performance.use_threads(threads)
     with pytest.raises(BadConfig, match="threads is"):
         experiment.run(make_tiny_config(), tmp_path / "runs", threads=threads)
@@ -110,7 +113,8 @@ def test_many_kinds_of_blocks_are_compiled_in_one_process() -> None:
     compiled = Compiled(2, CPU)
     compiled.call = torch.compile(through, dynamic=False, backend="eager")
     for name in ("resnet20", "resnet18"):  # five kinds and seven: more than PyTorch compiles by itself
-        torch.testing.assert_close(compiled(build(name, (3, 8, 8)).eval(), x).shape[0], 2)
+        network = build(name, (3, 8, 8)).eval()
+        torch.testing.assert_close(compiled(network, x), network(x))
     assert counters["frames"]["ok"] == frames + 5 + 7
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 from pathlib import Path
@@ -139,6 +140,12 @@ def test_without_a_memory_a_recipe_is_what_needs_none(name: str) -> None:
     without = Config(name, recipe="strong", memory=0).resolved()
     assert without == without.resolved() == Config(name, balance=True, memory=0).resolved()
     assert Config(name, memory=0, vary="none", distill="none").hash == Config(name, memory=0).hash
+    assert "--balance" in without.command() and "recipe" not in without.command()
+    # As such a run was stored before what needs a memory was refused.
+    earlier = {**without.to_json(), "vary": "shift", "distill": "features", "distill_weight": 5.0}
+    assert Config.from_json(earlier).resolved() == without
+    benchmark = dataclasses.replace(BENCHMARKS[name], memory=0)
+    assert Config(name, recipe="strong").resolved(benchmark).distill == "none"
 
 
 @pytest.mark.parametrize("name", list(BENCHMARKS))
@@ -242,7 +249,8 @@ def test_the_loss_is_the_cross_entropy_plus_the_weighted_distance_of_the_remembe
         ({"balance": True, "empty": 0.0}, "above 0"),
         ({"balance": True, "empty": 1.5}, "at most 1"),
         ({"balance": True, "empty": float("nan")}, "at most 1"),
-        ({"balance": "yes"}, "True, False"),
+        ({"balance": "yes"}, "True or False"),
+        ({"balance": 1}, "True or False"),
         ({"memory": 0, "vary": "shift"}, "memory is 0.*leave vary out, or give a memory"),
         ({"memory": 0, "distill": "features"}, "leave distill out"),
         ({"memory": 0, "recipe": "strong", "distill": "logits"}, "leave distill out"),

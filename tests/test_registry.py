@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint
 
 import pytest
+import torch
 
 from steadfast import registry
 from steadfast.benchmarks import BENCHMARKS
@@ -61,6 +62,9 @@ def test_a_notebook_s_cell_can_be_run_twice_but_not_name_another_function(colour
 
     colours.register("grey", "twice")(by(2))
     colours.register("grey", "twice")(by(2))
+    held = torch.zeros(3)
+    for _ in range(2):  # what it holds need not be comparable
+        colours.register("pale", "a tensor in its closure")(lambda: held)
     with pytest.raises(BadConfig, match="registered already"):
         colours.register("grey", "thrice")(by(3))
 

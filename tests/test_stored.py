@@ -218,6 +218,7 @@ def test_a_run_is_not_gone_on_with_nor_its_result_shown_with_other_data(arrays: 
     np.save(arrays / "train_images.npy", inverted)
     (run,) = survey([config], out)
     assert run.state == "failed" and "was made from other data" in run.note and run.result is None
+    assert run.note.endswith(f"or start it anew: {config.command()} --fresh.")
     with pytest.raises(BadData, match=r"result\.json was made from other data"):
         go_on()
     assert go_on(resume=False)["data"] == data.fingerprint(config.benchmark) != done["data"]

@@ -104,13 +104,15 @@ class Config:
             raise BadConfig(f"empty is {self.empty}; it is a count above 0 and at most 1, which is the default.")
         if self.distill_weight is not None and not (math.isfinite(self.distill_weight) and self.distill_weight >= 0):
             raise BadConfig(f"distill_weight is {self.distill_weight}; a weight is a finite number, 0 or more.")
-        named: dict[str, Iterable[object]] = {
+        if not isinstance(self.balance, bool | None):
+            raise BadConfig(f"balance is {self.balance!r}; it is True or False, or None: as the recipe has it.")
+        named: dict[str, Iterable[str]] = {
             "recipe": RECIPES, "distill": recipe_options.DISTILL, "insert": recipe_options.INSERT,
-            "precision": PRECISIONS, "balance": (True, False),
+            "precision": PRECISIONS,
         }
         for name, known in named.items():
             if getattr(self, name) not in (*known, getattr(Config, name)):
-                raise BadConfig(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(map(str, known))}.")
+                raise BadConfig(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
         for name in ("vary", "augment"):
             if callable(function := getattr(self, name)):
                 raise BadConfig(
@@ -151,7 +153,8 @@ class Config:
         """The recipe's options in place of its name; one that was given keeps its value, "off" as well."""
         seen = dataclasses.replace(benchmark, augment=self.augment or benchmark.augment)
         named = RECIPES[self.recipe](seen)
-        chosen = {**recipe_options.OFF, **named, **({} if self.memory != 0 else {"vary": "none", "distill": "none"})}
+        memory = benchmark.memory if self.memory is None else self.memory
+        chosen = {**recipe_options.OFF, **named, **({} if memory else {"vary": "none", "distill": "none"})}
         if (self.distill or chosen["distill"]) != named.get("distill"):
             chosen.pop("distill_weight", None)  # it is the weight of the recipe's kind
         left = {name: value for name, value in chosen.items() if getattr(self, name) is None}
@@ -275,7 +278,7 @@ class Config:
             )
         if self.insert == "during" and self.policy not in ("task", "reservoir"):
             raise BadConfig(f"insert is 'during', which is by reservoir; leave out the policy {self.policy!r}.")
-        for name in ("vary", "distill", "insert", "remembered"):
+        for name in OF_THE_MEMORY:
             if self.memory == 0 and not self._is_default(name):
                 raise BadConfig(
                     f"{name} is {getattr(self, name)!r}, but memory is 0: nothing is remembered that it could be of; "
@@ -309,9 +312,10 @@ class Config:
         """The shortest command that makes this run: what is a default anyway is left out."""
         full, short = self.resolved(), self
         unnamed: dict[str, Any] = dict.fromkeys((*recipe_options.OFF, "distill_weight"))
-        with contextlib.suppress(BadConfig):  # a method without recipes
-            named = dataclasses.replace(self, recipe="strong", **unnamed)
-            short = named if named.resolved() == full else self
+        if full.memory:
+            with contextlib.suppress(BadConfig):  # a method without recipes
+                named = dataclasses.replace(self, recipe="strong", **unnamed)
+                short = named if named.resolved() == full else self
         default: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
         for key in short.to_json():
             if key != "benchmark":
@@ -339,11 +343,15 @@ class Config:
                 raise BadConfig(f"{f.name} is {value!r}; it must be a name.")
             if "bool" in kind and not isinstance(value, bool) and not (value is None and "None" in kind):
                 raise BadConfig(f"{f.name} is {value!r}; it must be true or false.")
+        if values.get("memory") == 0:  # what is of remembered samples was let pass once, and did nothing
+            values = {name: value for name, value in values.items() if name not in OF_THE_MEMORY}
         try:
             return cls(**values)
         except (OverflowError, TypeError) as error:  # an integer of a thousand digits, say
             raise BadConfig(f"This configuration holds a value that cannot be: {error}.") from error
 
+
+OF_THE_MEMORY = ("vary", "distill", "distill_weight", "insert", "remembered")  # of no use without one
 
 # The fields that only some methods listen to; each method names its own in `options`.
 OPTIONAL = (

@@ -26,7 +26,7 @@ class Compiled:
 
     One size only: each size is compiled by itself, for tens of seconds, and an epoch's last batch or a test set is
     sooner done than that. The network is an argument, so that a copy of it never computes with the original's weights.
-    A residual network is compiled block by block, each kind of block once: ResNet56 in half a minute, not ten.
+    A residual network is compiled block by block, each kind of block once: ResNet56 in under a minute, not ten.
     """
 
     def __init__(self, batch: int, device: torch.device) -> None:
@@ -73,10 +73,12 @@ def use_threads(threads: int | None) -> None:
 
 def check_threads(threads: int) -> None:
     """Refuse so many that the process would not survive it."""
-    if not 1 <= threads <= MOST_THREADS * cores():
+    if threads < 1:
+        raise BadConfig(f"threads is {threads}; there must be one at least, or leave --threads out.")
+    if threads > MOST_THREADS * cores():
         raise BadConfig(
             f"threads is {threads}, on {cores()} core{'s' * (cores() > 1)}: more threads than cores only wait for each "
-            f"other. Give 1 to {cores()}, or leave --threads out."
+            f"other. Give {cores()}, at most {MOST_THREADS * cores()}, or leave --threads out."
         )
 
 
@@ -85,9 +87,12 @@ def keep_freed_memory() -> None:
     """Let glibc keep the large blocks that each step frees and asks for again, for as long as the process lives.
 
     By default it gives a 10 MB activation back to the system at once, and the next step pays thousands of
-    page faults for it. Where the environment sets malloc by itself (MALLOC_..., GLIBC_TUNABLES), that stands.
+    page faults for it. Where the environment says what malloc keeps (MALLOC_TRIM_THRESHOLD_, say), that stands.
     """
-    if platform.libc_ver()[0] != "glibc" or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+    chosen = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or any(
+        name.startswith(("MALLOC_TRIM", "MALLOC_TOP", "MALLOC_MMAP")) for name in os.environ
+    )
+    if chosen or platform.libc_ver()[0] != "glibc":
         return
     trim_threshold, top_pad, mmap_threshold, mmap_max = -1, -2, -3, -4  # malloc.h
     mallopt = ctypes.CDLL(None).mallopt

@@ -10,6 +10,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
+from types import CodeType
 from typing import Generic, TypeVar
 
 from .errors import BadConfig, nearest
@@ -18,13 +19,22 @@ T = TypeVar("T")
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether they are made of the same lines, as when a module is reloaded or a notebook's cell is run twice."""
-    one, other = (inspect.unwrap(each) if callable(each) else each for each in (one, other))
-    if inspect.isfunction(one) and inspect.isfunction(other):
-        return (one.__code__, one.__defaults__, one.__closure__) == (
-            other.__code__, other.__defaults__, other.__closure__
-        )
-    return repr(one) == repr(other)
+    """Whether they do the same, as far as can be seen (not in globals): a notebook's cell that is run twice, say."""
+    return _substance(one) == _substance(other)
+
+
+def _substance(thing: object) -> str:
+    """What a function is made of, without the place it stands in; anything else as it is shown."""
+    function = inspect.unwrap(thing) if callable(thing) else thing
+    if not inspect.isfunction(function):
+        return repr(thing)
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    return repr((_steps(function.__code__), function.__defaults__, function.__kwdefaults__, held))
+
+
+def _steps(code: CodeType) -> tuple[object, ...]:
+    inner = [_steps(each) if isinstance(each, CodeType) else each for each in code.co_consts]
+    return code.co_code, code.co_names, inner
 
 
 class Registry(Mapping[str, T], Generic[T]):

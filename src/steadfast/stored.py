@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from .errors import BadData, SteadfastError
+from .performance import cores
 
 RESIDENT = 2**27  # bytes of a mapped file that may stay in the process's memory
 FAULT = 2**16  # bytes that the system maps around each one touched
@@ -103,7 +104,7 @@ class Pictures(Stored):
 
     def __init__(self, paths: Sequence[Path], shape: tuple[int, int, int], workers: int | None = None) -> None:
         self.paths, self.shape = [str(path) for path in paths], (len(paths), *shape)
-        self.workers = len(os.sched_getaffinity(0)) if workers is None else workers
+        self.workers = cores() if workers is None else workers
         self._pool: ProcessPoolExecutor | None = None
         self._coming: Iterator[Tensor] = iter(())
         self._begun: deque[tuple[np.ndarray, Future[np.ndarray]]] = deque()

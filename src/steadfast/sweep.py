@@ -71,7 +71,8 @@ def survey(configs: Iterable[Config], out: Path) -> list[Run]:
             try:
                 check_same(run.folder.result, (run.result or {}).get("data"), partial(now, dataset))
             except BadData as error:
-                run.state, run.note, run.result = "failed", str(error), None
+                told = str(error).replace("start anew with --fresh", f"start it anew: {full.command()} --fresh")
+                run.state, run.note, run.result = "failed", told, None
     return list(runs.values())
 
 

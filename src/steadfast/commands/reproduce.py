@@ -66,7 +66,9 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=1, help=f"runs a cell  (default: {paper.SEEDS}; with --quick 1)")
     ] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="runs at once  (default: one a core)")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="runs at once  (default: a core a thread; on a GPU, one)")
+    ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads a run")] = 1,
     compiled: CompileOption = False,
     data: DataOption = None,
@@ -110,7 +112,7 @@ def reproduce(
     if dry_run:
         for run in runs:
             console.print(f"{run.state:8} {run.config.command()}", highlight=False, soft_wrap=True)
-        console.print(summary(runs, engines.Local(jobs, threads=threads, device=device).places))
+        console.print(summary(runs, jobs or places_of(on, threads, device)))
         if with_figure:
             draw_features(out, records, start, add, data, device, threads, quick, dry_run)
         return
@@ -150,6 +152,11 @@ def narrowed(
     return configs
 
 
+def places_of(on: str, threads: int, device: str) -> int:
+    """How many at once, as far as it can be told without asking: those of this machine."""
+    return engines.Local(threads=threads if on == "local" else 1, device=device).places
+
+
 def draw_features(
     out: Path, records: str | None, start: int, add: int, data: Path | None, device: str, threads: int, quick: bool,
     dry_run: bool,
@@ -162,7 +169,7 @@ def draw_features(
         return
     from .. import features  # here, since it draws, and matplotlib is slow to import
 
-    performance.use_threads(threads)
+    performance.use_threads(min(threads, performance.cores()))  # it is drawn here, wherever the runs were
     performance.keep_freed_memory()
     folder = out / FIGURE
     with Stopping() as stopping:

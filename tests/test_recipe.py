@@ -161,8 +161,8 @@ STRONG = {
     "split-mnist": (True, "shift", "features", 5.0),
     "split-digits": (True, "shift", "features", 5.0),
     "split-fashion-mnist": (True, "crop-flip", "features", 5.0),
-    "split-cifar10": (True, "none", "features", 5.0),
-    "split-cifar100": (True, "none", "features", 5.0),
+    "split-cifar10": (True, "none", "logits", 2.0),
+    "split-cifar100": (True, "none", "logits", 2.0),
     "permuted-mnist": (True, "none", "logits", 2.0),
 }
 
@@ -621,7 +621,7 @@ def test_records_become_rows_beside_the_paper_s() -> None:
 
 def test_the_table_says_what_strong_stands_for() -> None:
     assert beyond.title("split-mnist", "strong") == "strong: balance, vary shift, distill features"
-    assert beyond.title("split-cifar10", "strong") == "strong: balance, distill features"
+    assert beyond.title("split-cifar10", "strong") == "strong: balance, distill logits (weight 2)"
     assert beyond.title("permuted-mnist", "strong") == "strong: balance, distill logits (weight 2)"
     assert beyond.title("split-mnist", "published") == "the paper's own"
     records = [{"config": c.resolved().to_json(), "final_average_accuracy": 90.0}

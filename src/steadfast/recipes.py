@@ -16,7 +16,7 @@ def paper(benchmark: Benchmark) -> dict[str, Any]:
 def strong(benchmark: Benchmark) -> dict[str, Any]:
     """Same network, epochs, memory and stream; the remembered samples are made more of."""
     vary = benchmark.vary if benchmark.vary != benchmark.augment else "none"  # not the same twice
-    if benchmark.kind == "permuted":  # each kind of distillation where it is the better one: docs/beyond.md
+    if benchmark.distill == "logits":
         return {"balance": True, "vary": vary, "distill": "logits", "distill_weight": 2.0}
     return {"balance": True, "vary": vary, "distill": "features"}
 

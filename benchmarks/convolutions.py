@@ -50,8 +50,8 @@ class Convolution:
         """Multiplications of a pass."""
         return BATCH * self.inputs * self.outputs * self.kernel**2 * (self.size // self.stride) ** 2
 
-    def passes(self) -> list[Callable[[], object]]:
-        """Forward and the gradients, each to be called as often as one likes."""
+    def passes(self) -> dict[str, Callable[[], object]]:
+        """Those of PASSES that it has, each to be called as often as one likes."""
         def last(*shape: int) -> Tensor:
             return torch.empty(shape, memory_format=torch.channels_last).normal_()  # in strides too, for one channel
 
@@ -67,7 +67,8 @@ class Convolution:
             )
 
         forward = lambda: torch.conv2d(x, weight, stride=self.stride, padding=around)  # noqa: E731
-        return [forward, *([] if self.first else [backward(True)]), backward(False)]
+        every = dict(zip(PASSES, (forward, backward(True), backward(False))))
+        return {name: call for name, call in every.items() if not (self.first and name == PASSES[1])}
 
 
 def convolutions_of(backbone: str) -> Counter[Convolution]:
@@ -113,23 +114,19 @@ def main() -> None:
         needed: list[float] = [0.0] * options.rounds  # seconds of all, round by round, at the matrix product's speed
         taken: list[float] = [0.0] * options.rounds
         for kind, often in convolutions_of(backbone).items():
-            cells = []
             passes = kind.passes()
-            shares: list[list[float]] = [[] for _ in passes]
+            shares: dict[str, list[float]] = {name: [] for name in passes}
             for turn in track(range(options.rounds), description=f"{backbone}, {kind.name}", transient=True):
                 best = 1024**3 / seconds(lambda: a @ b, options.repeats)  # products a second
-                for share, call in zip(shares, passes):
+                for name, call in passes.items():
                     took = seconds(call, options.repeats)
-                    share.append(kind.products / took / best)
+                    shares[name].append(kind.products / took / best)
                     needed[turn] += often * kind.products / best
                     taken[turn] += often * took
-            names = PASSES if len(passes) == len(PASSES) else (PASSES[0], PASSES[2])
-            told = dict(zip(names, shares))
-            for name in PASSES:
-                cells.append(f"{statistics.median(told[name]):.0%}" if name in told else "none")
+            cells = [f"{statistics.median(shares[name]):.0%}" if name in shares else "none" for name in PASSES]
             table.add_row(f"{backbone}, {kind.name}", str(often), *cells)
             rows += [recording.row(backbone, f"{kind.name}, {name}", "share", share, often=often)
-                     for name, share in told.items()]
+                     for name, share in shares.items()]
         whole = [n / t for n, t in zip(needed, taken)]
         table.add_row(f"{backbone}, all of a step", "", recording.spread(whole, "{:.0%}"), "", "")
         rows.append(recording.row(backbone, "all of a step", "share", whole))

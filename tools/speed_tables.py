@@ -90,15 +90,18 @@ def loop_table(records: Sequence[Record]) -> str:
     return table(*lines, numbers=4)
 
 
+def speeds(records: Sequence[Record], ratio: str, *, base: str, same: str) -> list[list[str]]:
+    """A line for each speed: the network, what it is of, images a second, its ratio; of `base`, `same`."""
+    return [
+        [network(row), row["what"], f"{row['median']:,.0f}",
+         same if row["what"].startswith(base) else spread(one(record["rows"], what=ratio.format(row["what"])))]
+        for record in records for row in record["rows"] if row["unit"] == "images/s"
+    ]
+
+
 def at_once_table(records: Sequence[Record]) -> str:
     lines = [["two runs", "", "images/s", "at once is faster by"]]
-    for record in records:
-        for row in record["rows"]:
-            if row["unit"] == "images/s":
-                ratio = one(record["rows"], what=f"at once / {row['what']}")
-                faster = "" if row["what"].startswith("at once") else spread(ratio)
-                lines.append([network(row), row["what"], f"{row['median']:,.0f}", faster])
-    return table(*lines, numbers=2)
+    return table(*lines, *speeds(records, "at once / {}", base="at once", same=""), numbers=2)
 
 
 TEAMS = re.compile(r"steadfast, (\d+) x (\d+) thread\(s\) / avalanche, (\d+) x (\d+) thread\(s\)")
@@ -151,12 +154,7 @@ def importance_table(records: Sequence[Record]) -> str:
 
 def defaults_table(records: Sequence[Record]) -> str:
     lines = [["", "", "images/s", "of the default's speed"]]
-    for record in records:
-        for row in record["rows"]:
-            if row["unit"] == "images/s":
-                ratio = one(record["rows"], what=f"{row['what']} / default")
-                told = "1" if row["what"] == "default" else spread(ratio)
-                lines.append([network(row), row["what"], f"{row['median']:,.0f}", told])
+    lines += speeds(records, "{} / default", base="default", same="1")
     shares = [f"{spread(row, lambda value: f'{value:.0%}')} on {network(row)}"
               for row in rows_of(records) if row["what"] == "convolutions / step"]
     return f"{table(*lines, numbers=2)}\n\nConvolutions' share of the default's step: {', '.join(shares)}."

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ def run(
     ready = None if resume and folder.result.exists() else prepare()
     with folder.lock() if ranks.rank == 0 else nullcontext():
         if (done := distributed.tell(lambda: begin(config, folder, resume))) is not None:
-            now = partial(data.fingerprint, benchmarks.find(config.benchmark).dataset)
+            now = lambda: data.fingerprint(benchmarks.find(config.benchmark).dataset)  # noqa: E731
             check_same(folder.result, done.get("data"), now)
             return done
         stream, trainer = ready or prepare()

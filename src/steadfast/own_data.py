@@ -47,13 +47,15 @@ def fingerprint(kind: str, folder: Path) -> str:
     return _fingerprint(*(_array_parts(folder) if kind == "arrays" else _picture_parts(folder)))
 
 
-def check_same(path: Path, before: str | None, now: Callable[[], str | None]) -> None:
+def check_same(
+    path: Path, before: str | None, now: Callable[[], str | None], anew: str = "start anew with --fresh"
+) -> None:
     """What lies at `path` is of the data it was made from. What says nothing of them is from before it was asked, or of
     a data set that is known by its digests; then `now` is not asked either."""
     if before is not None and before != (found := now()):
         raise BadData(
             f"{path} was made from other data than are there now (fingerprint {str(before)[:12]} then, "
-            f"{str(found)[:12]} now): put those back, choose another --out, or start anew with --fresh."
+            f"{str(found)[:12]} now): put those back, choose another --out, or {anew}."
         )
 
 

@@ -18,13 +18,9 @@ from .errors import BadConfig, nearest
 T = TypeVar("T")
 
 
-def _same(one: object, other: object) -> bool:
-    """Whether they do the same, as far as can be seen (not in globals): a notebook's cell that is run twice, say."""
-    return _substance(one) == _substance(other)
-
-
 def _substance(thing: object) -> str:
-    """What a function is made of, without the place it stands in; anything else as it is shown."""
+    """What a function does, as far as can be seen (not in globals), wherever it stands: a notebook's cell that is run
+    twice makes the same. Anything else as it is shown."""
     function = inspect.unwrap(thing) if callable(thing) else thing
     if not inspect.isfunction(function):
         return repr(thing)
@@ -51,7 +47,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
         def add(thing: T) -> T:
             known = self._things.get(name)
-            if known is not None and not _same(known, thing):
+            if known is not None and _substance(known) != _substance(thing):
                 told = f"{known.__module__}.{known.__qualname__}" if hasattr(known, "__qualname__") else repr(known)
                 raise BadConfig(
                     f"The {self.kind} {name!r} is registered already, as {told}, which is another; choose another name."

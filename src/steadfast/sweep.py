@@ -62,17 +62,16 @@ class Run:
 def survey(configs: Iterable[Config], out: Path) -> list[Run]:
     """How each config stands, without touching anything; equal configs count once."""
     runs: dict[str, Run] = {}
-    now = cache(data.fingerprint)  # the same data are read once
+    now = cache(lambda name: data.fingerprint(benchmarks.find(name).dataset))  # the same data are read once
     for config in configs:
         full = config.resolved()
         if full.name not in runs:
             run = runs[full.name] = _look(Run(full, RunFolder(out / full.name)))
-            dataset = benchmarks.find(full.benchmark).dataset
+            anew = f"start it anew: {full.command()} --fresh"
             try:
-                check_same(run.folder.result, (run.result or {}).get("data"), partial(now, dataset))
+                check_same(run.folder.result, (run.result or {}).get("data"), partial(now, full.benchmark), anew)
             except BadData as error:
-                told = str(error).replace("start anew with --fresh", f"start it anew: {full.command()} --fresh")
-                run.state, run.note, run.result = "failed", told, None
+                run.state, run.note, run.result = "failed", str(error), None
     return list(runs.values())
 
 

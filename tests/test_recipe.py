@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.util
-import re
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,16 +11,14 @@ from scipy import stats
 from torch import Tensor
 
 from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
-from steadfast import augment, beyond, experiment, heads, randomness
+from steadfast import augment, experiment, heads, randomness
 from steadfast.benchmarks import BENCHMARKS
 from steadfast.config import OPTIONAL, Config
-from steadfast.data import Dataset
 from steadfast.errors import BadConfig
 from steadfast.learner import Learner
 from steadfast.methods import METHODS, recipe
 from steadfast.methods.replay import Replay
 from steadfast.recipes import RECIPES
-from steadfast.report import exports
 from steadfast.training import Stopped, Trainer, Watcher
 
 CPU = torch.device("cpu")
@@ -104,175 +97,6 @@ def test_every_option_is_off_unless_asked_for() -> None:
 def test_each_option_changes_the_run(options: dict[str, Any]) -> None:
     one, other = finished().learner.state_dict(), finished(**options).learner.state_dict()
     assert any(not torch.equal(one[name], other[name]) for name in one)
-
-
-# Names of sets.
-
-
-@pytest.mark.parametrize("name", list(BENCHMARKS))
-def test_a_recipe_and_its_options_spelled_out_are_the_same_run(name: str) -> None:
-    named, spelled = Config(name, recipe="strong"), Config(name, **RECIPES["strong"](BENCHMARKS[name]))
-    assert named.resolved() == spelled.resolved()
-    assert named.hash == spelled.hash != Config(name).hash
-
-
-def test_an_option_given_beside_a_recipe_keeps_its_value() -> None:
-    assert Config("split-mnist", recipe="strong", vary="crop-flip").resolved().vary == "crop-flip"
-    other = Config("permuted-mnist", recipe="strong", distill="features").resolved()
-    assert (other.distill, other.distill_weight) == ("features", recipe.WEIGHTS["features"])
-    same = Config("permuted-mnist", recipe="strong", distill="logits").resolved()
-    assert same == Config("permuted-mnist", recipe="strong").resolved()
-
-
-@pytest.mark.parametrize("off", [{"balance": False}, {"vary": "none"}, {"distill": "none"}])
-def test_an_option_turned_off_beside_a_recipe_is_off(off: dict[str, Any]) -> None:
-    (name,) = off
-    without, strong = Config("split-mnist", recipe="strong", **off), Config("split-mnist", recipe="strong")
-    assert getattr(without.resolved(), name) == off[name] != getattr(strong.resolved(), name)
-    assert without.hash != strong.hash
-    assert Config.from_json(without.to_json()).hash == without.hash
-    others = [other for other in recipe.OFF if other != name]
-    assert all(getattr(without.resolved(), other) == getattr(strong.resolved(), other) for other in others)
-
-
-@pytest.mark.parametrize("name", ["split-mnist", "permuted-mnist"])
-def test_without_a_memory_a_recipe_is_what_needs_none(name: str) -> None:
-    without = Config(name, recipe="strong", memory=0).resolved()
-    assert without == without.resolved() == Config(name, balance=True, memory=0).resolved()
-    assert Config(name, memory=0, vary="none", distill="none").hash == Config(name, memory=0).hash
-    assert "--balance" in without.command() and "recipe" not in without.command()
-    # As such a run was stored before what needs a memory was refused.
-    earlier = {**without.to_json(), "vary": "shift", "distill": "features", "distill_weight": 5.0}
-    assert Config.from_json(earlier).resolved() == without
-    benchmark = dataclasses.replace(BENCHMARKS[name], memory=0)
-    assert Config(name, recipe="strong").resolved(benchmark).distill == "none"
-
-
-@pytest.mark.parametrize("name", list(BENCHMARKS))
-def test_a_run_of_a_recipe_echoes_its_name(name: str) -> None:
-    full = Config(name, recipe="strong", seed=3).resolved()
-    assert full.command() == f"steadfast run {name} --seed 3 --recipe strong"
-    assert Config(name, balance=True).resolved().command() == f"steadfast run {name} --balance"
-    assert Config(name, method="finetune").resolved().command() == f"steadfast run {name} --method finetune"
-
-
-# The table of docs/beyond.md, and the weights it leaves to the options.
-STRONG = {
-    "split-mnist": (True, "shift", "features", 5.0),
-    "split-digits": (True, "shift", "features", 5.0),
-    "split-fashion-mnist": (True, "crop-flip", "features", 5.0),
-    "split-cifar10": (True, "none", "logits", 2.0),
-    "split-cifar100": (True, "none", "logits", 2.0),
-    "permuted-mnist": (True, "none", "logits", 2.0),
-}
-
-
-def documented() -> dict[str, str]:
-    """The table "strong stands for", by benchmark: the flags."""
-    page = (Path(__file__).parents[1] / "docs" / "beyond.md").read_text()
-    table = page.split("| strong stands for |\n|---|---|\n")[1].split("\n\n")[0]
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
-    return {name: words.split("`")[1] for names, words in rows for name in names.split(", ")}
-
-
-@pytest.mark.parametrize("name", list(BENCHMARKS))
-def test_strong_stands_for_what_the_documentation_says(name: str) -> None:
-    full = Config(name, recipe="strong").resolved()
-    assert (full.balance, full.vary, full.distill, full.distill_weight) == STRONG[name]
-    flags = re.findall(r"--(\S+)(?: (?!--)(\S+))?", documented()[name])
-    given = {flag.replace("-", "_"): float(value) if "weight" in flag else value or True for flag, value in flags}
-    assert Config(name, **given).resolved() == full
-
-
-def test_no_variation_is_done_twice_whatever_the_whole_batch_is_varied_by() -> None:
-    assert Config("split-mnist", recipe="strong", augment="shift").resolved().vary == "none"
-    assert Config("split-cifar10", recipe="strong", augment="none").resolved().vary == "crop-flip"
-
-
-def test_a_variation_of_ones_own_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(augment.AUGMENTS, "_things", dict(augment.AUGMENTS))
-
-    @augment.register("darker")
-    def darker(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        return images // 2
-
-    trainer = make_tiny_trainer(vary="darker")
-    trainer.run()
-    seen = trainer.method.vary(torch.full((2, 1, 8, 8), 100, dtype=torch.uint8), trainer.generator)
-    assert seen.eq(50).all() and trainer.method.config.to_json()["vary"] == "darker"
-    assert augment.get("darker").__name__ == "darker"
-    with pytest.raises(BadConfig, match="give it a name"):
-        Config("split-mnist", vary=darker)
-    augment.register("float")(lambda images, generator: images / 255)
-    with pytest.raises(BadConfig, match="must keep both"):
-        make_tiny_trainer(vary="float").run()
-
-
-@pytest.mark.parametrize("kind", ["logits", "features"])
-def test_the_loss_is_the_cross_entropy_plus_the_weighted_distance_of_the_remembered_half(kind: str) -> None:
-    """Worked out here row by row, with a weight that is not 1, after a task has been learned."""
-    trainer = make_tiny_trainer(distill=kind, distill_weight=0.3, epochs=1)
-    first, second, *_ = trainer.tasks
-    method, learner = trainer.method, trainer.learner
-    trainer.tasks = (first,)
-    trainer.run()
-    method.begin_task(second)
-    learner.train()
-    for parameter in learner.parameters():  # away from where the memory was made
-        parameter.data += 0.01
-    rows = method.recalled = torch.tensor([3, 0, 5])
-    new, slots = second.train.batch(torch.tensor([1, 2]))
-    images = torch.cat([new, method.memory.images[rows]])
-    slots = torch.cat([slots, method.memory.slots[rows]])
-    features = learner.features(images)
-    plain = learner.head.loss(features, slots)
-    embedded = learner.head.embed(features)[2:]
-    distances = []
-    for row, mine in zip(rows, embedded):
-        if kind == "logits":
-            stored = method.memory.notes["logits"][row]
-            distances.append((recipe.dark_logits(learner.head, mine[None])[0] - stored).square().mean())
-        else:
-            held = method.before.embed(images[2:])[rows.tolist().index(int(row))]  # in a batch, as its norms see it
-            distances.append(1 - (mine @ held) / (mine.norm() * held.norm()))
-    wanted = plain + 0.3 * torch.stack(distances).mean()
-    torch.testing.assert_close(method.loss(images, slots), wanted)
-    assert not torch.isclose(wanted, plain)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"recipe": "stronk"}, "paper, strong"),
-        ({"distill": "labels"}, "logits, features"),
-        ({"insert": "before"}, "after, during"),
-        ({"balance": True, "empty": 0.0}, "above 0"),
-        ({"balance": True, "empty": 1.5}, "at most 1"),
-        ({"balance": True, "empty": float("nan")}, "at most 1"),
-        ({"balance": "yes"}, "True or False"),
-        ({"balance": 1}, "True or False"),
-        ({"memory": 0, "vary": "shift"}, "memory is 0.*leave vary out, or give a memory"),
-        ({"memory": 0, "distill": "features"}, "leave distill out"),
-        ({"memory": 0, "recipe": "strong", "distill": "logits"}, "leave distill out"),
-        ({"memory": 0, "insert": "during"}, "leave insert out"),
-        ({"memory": 0, "remembered": 32}, "leave remembered out"),
-        ({"distill": "logits", "distill_weight": -1.0}, "0 or more"),
-        ({"distill": "logits", "distill_weight": float("nan")}, "finite"),
-        ({"distill_weight": 0.5}, "distill is off"),
-        ({"empty": 0.5}, "balance is off"),
-        ({"insert": "during", "policy": "herding"}, "by reservoir"),
-        ({"remembered": 128}, "remembered is 128, of a batch of 128"),
-        ({"remembered": 0}, "1 or more"),
-        ({"method": "gem", "remembered": 32}, "no such option"),
-        ({"balance": True, "head": "cube", "slots": 2**40}, "leave balance out .balance=False, or recipe='paper'"),
-        ({"distill": "logits", "head": "cube", "slots": 2**40}, "leave distill out .distill='none', or"),
-        ({"method": "finetune", "balance": True}, "no such option"),
-        ({"method": "agem", "vary": "shift"}, "no such option"),
-    ],
-)
-def test_what_cannot_work_is_refused_before_anything_starts(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadConfig, match=message):
-        Config("split-mnist", **values).resolved()
 
 
 # Balanced softmax.
@@ -364,6 +188,25 @@ def test_a_callable_of_one_s_own_varies_the_remembered_half() -> None:
     replay_of(trainer).vary = dark
     trainer.run()
     assert given == [4] * 12  # half of a batch, in two of three tasks, of 2 epochs and 3 steps
+
+
+def test_a_variation_of_ones_own_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(augment.AUGMENTS, "_things", dict(augment.AUGMENTS))
+
+    @augment.register("darker")
+    def darker(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return images // 2
+
+    trainer = make_tiny_trainer(vary="darker")
+    trainer.run()
+    seen = trainer.method.vary(torch.full((2, 1, 8, 8), 100, dtype=torch.uint8), trainer.generator)
+    assert seen.eq(50).all() and trainer.method.config.to_json()["vary"] == "darker"
+    assert augment.get("darker").__name__ == "darker"
+    with pytest.raises(BadConfig, match="give it a name"):
+        Config("split-mnist", vary=darker)
+    augment.register("float")(lambda images, generator: images / 255)
+    with pytest.raises(BadConfig, match="must keep both"):
+        make_tiny_trainer(vary="float").run()
 
 
 # Distillation.
@@ -501,31 +344,36 @@ def test_the_learner_before_is_gone_between_tasks() -> None:
     assert any(name.startswith("before.") for name in method.state())
 
 
-# The trials by which it was chosen.
-
-
-@pytest.mark.parametrize(("name", "shape"), [("split-mnist", (1, 16, 16)), ("split-cifar10", (3, 32, 32))])
-def test_a_trial_is_on_held_back_images_of_the_benchmark_that_it_names(
-    name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = Path(__file__).parents[1] / "benchmarks" / "recipe_trials.py"
-    spec = importlib.util.spec_from_file_location("recipe_trials", path)
-    assert spec is not None and spec.loader is not None
-    trials = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(trials)
-    labels = torch.arange(10).repeat(12)
-
-    def load(dataset: str) -> Dataset:
-        channels = {"mnist": 1, "cifar10": 3}[dataset]
-        train, test = (torch.full((120, channels, 32, 32), value, dtype=torch.uint8) for value in (7, 200))
-        return Dataset(dataset, train, labels, test, labels, tuple("abcdefghij"), (0.5,) * channels, (0.2,) * channels)
-
-    monkeypatch.setattr(trials.data, "load", load)
-    stream = trials.stream_of(Config(name, backbone="lenet").resolved(), per=15)
-    for task in stream.tasks:
-        assert len(task.train) == 15 and len(task.test) == 4  # of 24 images, 4 are held back
-        images, _ = task.test.batch(torch.arange(4))
-        assert images.shape[1:] == shape and images.eq(7).all()
+@pytest.mark.parametrize("kind", ["logits", "features"])
+def test_the_loss_is_the_cross_entropy_plus_the_weighted_distance_of_the_remembered_half(kind: str) -> None:
+    """Worked out here row by row, with a weight that is not 1, after a task has been learned."""
+    trainer = make_tiny_trainer(distill=kind, distill_weight=0.3, epochs=1)
+    first, second, *_ = trainer.tasks
+    method, learner = trainer.method, trainer.learner
+    trainer.tasks = (first,)
+    trainer.run()
+    method.begin_task(second)
+    learner.train()
+    for parameter in learner.parameters():  # away from where the memory was made
+        parameter.data += 0.01
+    rows = method.recalled = torch.tensor([3, 0, 5])
+    new, slots = second.train.batch(torch.tensor([1, 2]))
+    images = torch.cat([new, method.memory.images[rows]])
+    slots = torch.cat([slots, method.memory.slots[rows]])
+    features = learner.features(images)
+    plain = learner.head.loss(features, slots)
+    embedded = learner.head.embed(features)[2:]
+    distances = []
+    for row, mine in zip(rows, embedded):
+        if kind == "logits":
+            stored = method.memory.notes["logits"][row]
+            distances.append((recipe.dark_logits(learner.head, mine[None])[0] - stored).square().mean())
+        else:
+            held = method.before.embed(images[2:])[rows.tolist().index(int(row))]  # in a batch, as its norms see it
+            distances.append(1 - (mine @ held) / (mine.norm() * held.norm()))
+    wanted = plain + 0.3 * torch.stack(distances).mean()
+    torch.testing.assert_close(method.loss(images, slots), wanted)
+    assert not torch.isclose(wanted, plain)
 
 
 # Checkpoints.
@@ -597,59 +445,3 @@ def test_every_head_learns_with_the_strong_recipe(head: str) -> None:
     trainer = finished(head=head, recipe="strong", epochs=8)
     assert all(value.isfinite().all() for value in trainer.learner.parameters())
     assert sum(trainer.at.accuracies[-1]) / 3 >= 40  # chance is 17, and these images are all but noise when shifted
-
-
-def test_the_ablation_covers_each_option_alone_and_together_for_each_head() -> None:
-    configs = beyond.configs([0, 1])
-    assert {c.resolved().memory for c in configs} == {100, 1100}
-    assert {c.resolved().head for c in configs} == {"simplex", "expanding", "preallocated"}
-    assert len({c.hash for c in configs}) == len(configs) == 2 * 2 * 3 * len(beyond.variants(BENCHMARKS["split-mnist"]))
-
-
-def test_records_become_rows_beside_the_paper_s() -> None:
-    configs = beyond.configs([0, 1], heads=["simplex"], memories=[100])
-    records = [{"config": c.resolved().to_json(), "final_average_accuracy": 90.0 + c.seed} for c in configs]
-    stray = Config("split-mnist", memory=100, lr=0.01).resolved().to_json()
-    table = beyond.rows([*records, {"config": stray, "final_average_accuracy": 0.0}])
-    assert [row["variant"] for row in table] == ["published", *beyond.variants(BENCHMARKS["split-mnist"])]
-    assert table[0]["simplex"]["mean"] == pytest.approx(82.3, abs=0.1)
-    assert table[1] == {
-        "benchmark": "split-mnist", "memory": 100, "variant": "paper",
-        "simplex": {"mean": 90.5, "std": 0.5, "runs": 2}, "expanding": None, "preallocated": None,
-    }
-
-
-def test_the_table_says_what_strong_stands_for() -> None:
-    assert beyond.title("split-mnist", "strong") == "strong: balance, vary shift, distill features"
-    assert beyond.title("split-cifar10", "strong") == "strong: balance, distill logits (weight 2)"
-    assert beyond.title("permuted-mnist", "strong") == "strong: balance, distill logits (weight 2)"
-    assert beyond.title("split-mnist", "published") == "the paper's own"
-    records = [{"config": c.resolved().to_json(), "final_average_accuracy": 90.0}
-               for c in beyond.configs([0], heads=["simplex"], memories=[100])]
-    rows = exports.ablation_table(SimpleNamespace(ablation=beyond.rows(records)))
-    assert rows[-1].startswith("| split-mnist | 100 | strong: balance, vary shift, distill features | 90.00 (1) |")
-    assert rows[-2].startswith("| split-mnist | 100 | balance + vary | 90.00 (1) |")
-
-
-def test_a_run_of_ones_own_folder_is_no_row_of_the_ablation(tmp_path: Path) -> None:
-    for part in ("train", "test"):
-        np.save(tmp_path / f"{part}_images.npy", np.zeros((4, 1, 8, 8), dtype=np.uint8))
-        np.save(tmp_path / f"{part}_labels.npy", np.array([0, 1, 0, 1]))
-    config = Config(f"arrays:{tmp_path}", tasks=2).resolved()
-    strong = Config(f"arrays:{tmp_path}", tasks=2, recipe="strong").resolved()
-    assert (strong.balance, strong.vary, strong.distill) == (True, "shift", "features")
-    assert beyond.rows([{"config": config.to_json(), "final_average_accuracy": 50.0}]) == []
-
-
-def test_quick_runs_have_an_ablation_of_their_own() -> None:
-    config = Config("split-mnist", memory=100, balance=True, quick=True).resolved()
-    table = beyond.rows([{"config": config.to_json(), "final_average_accuracy": 50.0}])
-    assert [row["variant"] for row in table] == ["published", "balance"]
-
-
-def test_two_ways_to_say_one_thing_are_one_run() -> None:
-    assert Config("split-mnist", remembered=64).hash == Config("split-mnist").hash
-    assert Config("split-mnist", batch=32, remembered=16).hash == Config("split-mnist", batch=32).hash
-    assert Config("split-mnist", remembered=46).command() == "steadfast run split-mnist --remembered 46"
-    during = Config("split-mnist", insert="during")
-    assert Config("split-mnist", insert="during", policy="reservoir").hash == during.hash

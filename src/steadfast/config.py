@@ -6,29 +6,16 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from . import augment as augments
-from . import backbones, benchmarks, heads
+from . import benchmarks, config_checks, heads
 from .benchmarks import Benchmark
-from .errors import BadConfig, nearest
-from .learner import PRECISIONS
-from .memory import POLICIES
+from .errors import BadConfig
 from .methods import METHODS
 from .methods import recipe as recipe_options
-from .methods.ewc import IMPORTANCES
-from .polytopes import MOST_LOGITS
 from .recipes import RECIPES
-from .streams import ORDERS
-
-LARGEST = 2**31 - 1  # of any count
-MOST_POLYGON_SLOTS = 100  # beyond it, neighbouring directions are under four degrees apart
 
 
 def option(default: Any, text: str) -> Any:
@@ -76,51 +63,7 @@ class Config:
     precision: str = option("float32", "of the backbone's passes: float32, or bf16 by autocast; weights stay float32")
 
     def __post_init__(self) -> None:
-        counts = {"batch": 2, "epochs": 1, "seed": 0, "slots": 1, "embedding": 1, "memory": 0, "importance_samples": 1,
-                  "tasks": 1, "classes_per_task": 1, "remembered": 1}
-        for name, least in counts.items():
-            value = getattr(self, name)
-            if value is None and getattr(Config, name) is None:  # the default is not yet known
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise BadConfig(f"{name} is {value!r}; it must be a whole number, {least} or more.")
-            if value > LARGEST and name != "slots":  # of slots the head knows its own limit
-                raise BadConfig(f"{name} is above {LARGEST:,}, the largest that can be.")
-        for name in ("lr", "validation", "strength", "margin", "empty", "distill_weight"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
-                raise BadConfig(f"{name} is {value!r}; it must be a number.")
-            if value is not None and 1e30 < abs(value) < math.inf:  # an integer may be too large to become a float
-                raise BadConfig(f"{name} is beyond 1e30; choose a number that can be meant.")
-        if self.lr is not None and not (math.isfinite(self.lr) and self.lr > 0):
-            raise BadConfig(f"lr is {self.lr}; a learning rate is a finite number above 0, 0.001 by default.")
-        if not (math.isfinite(self.margin) and self.margin >= 0):
-            raise BadConfig(f"margin is {self.margin}; it is a finite number, 0 or more, 0.5 by default.")
-        if self.strength is not None and not (math.isfinite(self.strength) and self.strength >= 0):
-            raise BadConfig(f"strength is {self.strength}; the weight of a penalty is a finite number, 0 or more.")
-        if self.importance not in IMPORTANCES:
-            raise BadConfig(f"importance is {self.importance!r}; choose one of {', '.join(IMPORTANCES)}.")
-        if not 0 < self.empty <= 1:
-            raise BadConfig(f"empty is {self.empty}; it is a count above 0 and at most 1, which is the default.")
-        if self.distill_weight is not None and not (math.isfinite(self.distill_weight) and self.distill_weight >= 0):
-            raise BadConfig(f"distill_weight is {self.distill_weight}; a weight is a finite number, 0 or more.")
-        if not isinstance(self.balance, bool | None):
-            raise BadConfig(f"balance is {self.balance!r}; it is True or False, or None: as the recipe has it.")
-        named: dict[str, Iterable[str]] = {
-            "recipe": RECIPES, "distill": recipe_options.DISTILL, "insert": recipe_options.INSERT,
-            "precision": PRECISIONS,
-        }
-        for name, known in named.items():
-            if getattr(self, name) not in (*known, getattr(Config, name)):
-                raise BadConfig(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
-        for name in ("vary", "augment"):
-            if callable(function := getattr(self, name)):
-                raise BadConfig(
-                    f"{name} is a function; give it a name, by which a run can be known and repeated: "
-                    f"steadfast.augment.register('mine')({getattr(function, '__name__', 'function')}), {name}='mine'."
-                )
-        if not 0 <= self.validation < 1:
-            raise BadConfig(f"validation is {self.validation}; it is a share of the training samples, 0 to below 1.")
+        config_checks.check_values(self)
 
     def resolved(self, benchmark: Benchmark | None = None) -> Config:
         """Every None filled in and every combination checked, before anything starts.
@@ -146,7 +89,7 @@ class Config:
             **self._cut(benchmark),
             **self._defaults_of_options(method.options, benchmark),
         )
-        full._check(benchmark)
+        config_checks.check_together(full, full._classes(benchmark))
         return full
 
     def _spelled_out(self, benchmark: Benchmark) -> Config:
@@ -160,7 +103,7 @@ class Config:
         left = {name: value for name, value in chosen.items() if getattr(self, name) is None}
         return dataclasses.replace(self, recipe="paper", **left)
 
-    def _is_default(self, name: str) -> bool:
+    def is_default(self, name: str) -> bool:
         """Whether a field says nothing: its default, or an option that is off where no recipe turns it on."""
         value = getattr(self, name)
         if self.recipe == "paper" and name in recipe_options.OFF and value == recipe_options.OFF[name]:
@@ -225,73 +168,17 @@ class Config:
     def _refuse_unused(self, used: tuple[str, ...]) -> None:
         """An option that the method would ignore is a mistake, not a wish."""
         for name in OPTIONAL:
-            if name not in used and not self._is_default(name):
+            if name not in used and not self.is_default(name):
                 listeners = [m for m in METHODS if name in METHODS[m].options]
                 raise BadConfig(
                     f"{name} is {getattr(self, name)!r}, but the method {self.method!r} has no such option; "
                     f"leave it out, or choose one of {', '.join(listeners)}."
                 )
 
-    def _check(self, benchmark: Benchmark) -> None:
-        classes = self._classes(benchmark)
-        assert self.slots is not None and self.head is not None and self.backbone is not None
-        heads.HEADS[self.head]  # an unknown one raises with the nearest name
-        backbones.check(self.backbone)
-        augments.get(self.augment or "none")
-        augments.get(self.vary or "none")
-        self._check_recipe()
-        if self.remembered is not None and self.remembered >= self.batch:
-            raise BadConfig(f"remembered is {self.remembered}, of a batch of {self.batch}: lower it, or raise batch.")
-        if self.policy not in POLICIES:
-            raise nearest("memory policy", self.policy, POLICIES)
-        if self.order not in ORDERS:
-            raise BadConfig(f"order is {self.order!r}; choose one of {', '.join(ORDERS)}.")
-        if self.over not in (None, *heads.OVER):
-            raise BadConfig(f"over is {self.over!r}; the softmax runs over one of {', '.join(heads.OVER)}.")
-        if self.optimizer not in ("adam", "sgd"):
-            raise BadConfig(f"optimizer is {self.optimizer!r}; choose adam or sgd.")
-        if self.slots < classes:
-            raise BadConfig(f"{self.slots} slots cannot hold the {classes} classes of {self.benchmark}: raise slots.")
-        if self.memory and self.memory < classes:
-            raise BadConfig(
-                f"A memory of {self.memory} images cannot hold the {classes} classes of {self.benchmark}: "
-                f"give it at least {classes}, or 0 for none."
-            )
-        if self.head == "polygon" and self.slots > MOST_POLYGON_SLOTS:
-            raise BadConfig(
-                f"A polygon of {self.slots} slots puts neighbours {360 / self.slots:.2g} degrees apart in a plane, "
-                f"too near to tell; choose simplex, orthoplex or cube, or at most {MOST_POLYGON_SLOTS} slots."
-            )
-        try:
-            with torch.device("meta"):  # takes no memory, and the head refuses what it cannot be
-                heads.build(self.head, 1, self.slots, over=self.over, embedding=self.embedding)
-        except (TypeError, RuntimeError, OverflowError) as error:
-            raise BadConfig(f"A {self.head} of {self.slots} slots is too large for a tensor: lower slots.") from error
-
-    def _check_recipe(self) -> None:
-        assert self.slots is not None
-        if self.head == "cube" and self.slots > MOST_LOGITS and (self.balance or self.distill == "logits"):
-            what, off = ("balance", False) if self.balance else ("distill", "none")
-            raise BadConfig(
-                f"A cube of {self.slots} slots never forms all its logits, as {what} needs; leave {what} out "
-                f"({what}={off!r}, or recipe='paper'), or allocate at most {MOST_LOGITS} slots."
-            )
-        if self.insert == "during" and self.policy not in ("task", "reservoir"):
-            raise BadConfig(f"insert is 'during', which is by reservoir; leave out the policy {self.policy!r}.")
-        for name in OF_THE_MEMORY:
-            if self.memory == 0 and not self._is_default(name):
-                raise BadConfig(
-                    f"{name} is {getattr(self, name)!r}, but memory is 0: nothing is remembered that it could be of; "
-                    f"leave {name} out, or give a memory."
-                )
-        for name, owner in {"empty": "balance", "distill_weight": "distill"}.items():
-            if not self._is_default(name) and self._is_default(owner):
-                raise BadConfig(f"{name} is {getattr(self, name)}, but {owner} is off; set {owner}, or leave it out.")
-
     def to_json(self) -> dict[str, Any]:
         """What differs from the defaults: so a field added later does not change the hash of an older run."""
         values = dataclasses.asdict(self).items()
-        changed = {k: v for k, v in values if k == "benchmark" or not self._is_default(k)}
+        changed = {k: v for k, v in values if k == "benchmark" or not self.is_default(k)}
         return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in changed.items()}  # 600.0 is 600
 
     @property
@@ -344,14 +231,12 @@ class Config:
             if "bool" in kind and not isinstance(value, bool) and not (value is None and "None" in kind):
                 raise BadConfig(f"{f.name} is {value!r}; it must be true or false.")
         if values.get("memory") == 0:  # what is of remembered samples was let pass once, and did nothing
-            values = {name: value for name, value in values.items() if name not in OF_THE_MEMORY}
+            values = {name: value for name, value in values.items() if name not in config_checks.OF_THE_MEMORY}
         try:
             return cls(**values)
         except (OverflowError, TypeError) as error:  # an integer of a thousand digits, say
             raise BadConfig(f"This configuration holds a value that cannot be: {error}.") from error
 
-
-OF_THE_MEMORY = ("vary", "distill", "distill_weight", "insert", "remembered")  # of no use without one
 
 # The fields that only some methods listen to; each method names its own in `options`.
 OPTIONAL = (

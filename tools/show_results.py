@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from statistics import mean, pstdev
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -20,7 +21,6 @@ from steadfast import paper, plots
 from steadfast.config import Config
 from steadfast.report import exports, figures, page, records
 from steadfast.report.editions import Edition, editions
-from steadfast.report.intervals import spread
 from steadfast.report.records import Record
 from steadfast.report.tables import NAMES, Entry, number, signed
 
@@ -30,15 +30,11 @@ STRONG = "Replay, simplex, strong recipe"
 GEM_REPLAY = "GEM, learning from its memory too"
 
 
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
 def row(name: str, runs: tuple[Record, ...], published: str, command: str) -> str:
     """Accuracy over the seeds, and how far features and head turned, in degrees."""
     memory = runs[0].config.memory
     accuracies = [run.accuracy for run in runs]
-    ours = number(mean(accuracies), spread(accuracies) if len(runs) > 1 else None)
+    ours = number(mean(accuracies), pstdev(accuracies) if len(runs) > 1 else None)
     turned, apart, head = (
         mean([float(value) for value in values])
         for values in zip(*((run.drift, run.result["separation"][-1], run.head_drift) for run in runs))
@@ -122,7 +118,7 @@ def evolution(edition: Edition) -> Figure:
                 steps, averages = range(1, len(columns) + 1), [mean(list(column)) for column in columns]
                 colour = plots.COLOURS["replay+simplex"]
                 axes.plot(steps, averages, "--", lw=1.8, color=colour, label=f"{STRONG} ({len(runs)})")
-                low, high = zip(*((m - spread(c), m + spread(c)) for m, c in zip(averages, columns)))
+                low, high = zip(*((m - pstdev(c), m + pstdev(c)) for m, c in zip(averages, columns)))
                 axes.fill_between(steps, low, high, color=colour, alpha=0.18, lw=0)
             axes.legend(loc="lower left", fontsize=8, frameon=False)
         return figure

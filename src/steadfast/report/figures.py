@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import pstdev
 from typing import Any
 
 from matplotlib import rc_context
@@ -16,7 +17,6 @@ from matplotlib.ticker import MaxNLocator
 
 from .. import paper, plots
 from .editions import Edition
-from .intervals import spread
 from .tables import NAMES, Entry
 
 MARKS = {
@@ -66,7 +66,7 @@ def draw_evolution(axes: Axes, title: str, entries: Iterable[Entry]) -> None:
         columns = list(zip(*(run.averages for run in entry.runs)))  # a tuple a step, with a value a run
         steps = list(range(1, len(columns) + 1))
         means = [sum(column) / len(column) for column in columns]
-        stds = [spread(column) for column in columns]
+        stds = [pstdev(column) for column in columns]
         label = f"{NAMES[entry.cell.row]} ({len(entry.runs)})"
         axes.plot(steps, means, marker=mark, ms=5, lw=1.8, color=colour, label=label)
         if len(entry.runs) > 1:

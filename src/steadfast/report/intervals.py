@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import variance
 
 from scipy.special import stdtrit
 
@@ -60,18 +61,6 @@ def difference(a: Mapping[int, float], b: Mapping[int, float]) -> Interval | Non
     freedom = (u + v) ** 2 / (u**2 / (len(left) - 1) + v**2 / (len(right) - 1))
     reach = quantile(freedom) * math.sqrt(u + v)
     return Interval(centre, centre - reach, centre + reach, n, "unpaired")
-
-
-def variance(values: Sequence[float]) -> float:
-    """With n - 1: what the runs say about runs not made."""
-    centre = math.fsum(values) / len(values)
-    return math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1)
-
-
-def spread(values: Sequence[float]) -> float:
-    """The standard deviation as the paper's tables have it, with n."""
-    centre = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / len(values))
 
 
 def quantile(freedom: float) -> float:

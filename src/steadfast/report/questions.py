@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import pstdev
 from typing import Any
 
 from ..config import Config
 from .editions import Edition
-from .intervals import Interval, difference, mean, spread
+from .intervals import Interval, difference, mean
 from .records import Record
 from .tables import number, signed
 
@@ -24,7 +25,7 @@ class Reading:
     @property
     def text(self) -> str:
         values = [run.accuracy for run in self.runs]
-        return number(mean(values).estimate, spread(values) if len(values) > 1 else None) if values else "not run"
+        return number(mean(values).estimate, pstdev(values) if len(values) > 1 else None) if values else "not run"
 
     @property
     def values(self) -> dict[int, float]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import pstdev
 
 from .. import paper
 from ..paper import Cell
 from .editions import Edition
-from .intervals import Interval, mean, spread
+from .intervals import Interval, mean
 from .records import Record
 
 NAMES = {
@@ -50,7 +51,7 @@ class Entry:
 
     @property
     def std(self) -> float | None:
-        return spread([run.accuracy for run in self.runs]) if self.runs else None
+        return pstdev([run.accuracy for run in self.runs]) if self.runs else None
 
     @property
     def difference(self) -> float | None:

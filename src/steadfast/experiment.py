@@ -137,11 +137,9 @@ def write_metrics(trainer: Trainer, folder: RunFolder) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is a GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The device of this name, `auto` as well, if it can be used."""
     try:
-        device = torch.device(name)
+        device = torch.device(performance.device_name(name))
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")

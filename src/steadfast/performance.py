@@ -64,6 +64,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def device_name(name: str) -> str:
+    """`auto` is a GPU if there is one."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
 def use_threads(threads: int | None) -> None:
     """As many as asked for; None leaves it to PyTorch, which takes a thread a core."""
     if threads is not None:

@@ -20,8 +20,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
 from .. import __version__, files, performance
 from ..data import cache_folder
 from ..errors import BadConfig, CannotWrite, RunLocked
@@ -164,7 +162,7 @@ class Local:
 
     def __init__(self, places: int | None = None, *, threads: int = 1, device: str = "cpu") -> None:
         performance.check_threads(threads)
-        on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+        on_gpu = performance.device_name(device).startswith("cuda")
         self.places = places or (1 if on_gpu else max(1, performance.cores() // threads))
 
     def check(self, out: Path, probe: str) -> None:

@@ -37,7 +37,11 @@ class Replay(Method):
         self.task, self.unseen = 0, 0  # for insertion during the task: its index, its samples not yet offered
 
     def fresh(self, batch: int) -> int:
-        return batch - (self.config.remembered or batch // 2) if self.recalls else batch
+        return batch - self.recall(batch) if self.recalls else batch
+
+    def recall(self, batch: int) -> int:
+        """How many of a batch are remembered: half of it, if nothing else is said."""
+        return self.config.remembered or batch // 2
 
     def begin_task(self, task: Task) -> None:
         self.recalls = len(self.memory) > 0
@@ -49,7 +53,7 @@ class Replay(Method):
     def observe(self, images: Tensor, slots: Tensor) -> Tensor:
         new = (images, slots)
         if self.recalls:
-            rows = self.recalled = self.memory.sample(self.config.remembered or self.config.batch // 2, self.generator)
+            rows = self.recalled = self.memory.sample(self.recall(self.config.batch), self.generator)
             images = torch.cat([images, self.vary(self.memory.images[rows], self.generator)])
             slots = torch.cat([slots, self.memory.slots[rows]])
         loss = super().observe(images, slots)

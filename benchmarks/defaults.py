@@ -1,6 +1,7 @@
 """A training step before and after the speed pass, and with each of its choices undone.
 
     python benchmarks/defaults.py                                         # LeNet, one thread
+    python benchmarks/defaults.py --threads 2
     python benchmarks/defaults.py --backbone resnet56 --steps 2
 
 A step is forward, backward and Adam on a batch of 128 that lies ready. `before` has PyTorch's own defaults; `default`
@@ -27,7 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 import recording
 from steadfast import backbones, performance
 from steadfast.resnets import PreActivationResNet
-from usual import UsualLeNet
+from usual import UsualLeNet, with_usual_norms
 
 BATCH, CLASSES = 128, 10
 Pass = Callable[[nn.Module, Tensor], Tensor]
@@ -102,6 +103,7 @@ def variants(backbone: str) -> dict[str, Variant]:
     }
     if backbone == "lenet":
         made["ReLU before the pooling"] = Variant(usual, batch)
+        made["PyTorch's batch norm"] = Variant(with_usual_norms(network), batch)
     if isinstance(network, PreActivationResNet):
         made["oneDNN's blocked tensors"] = Variant(network, batch, channels_last=False, through=blocked)
     return made

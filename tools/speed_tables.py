@@ -93,9 +93,18 @@ def loop_table(records: Sequence[Record]) -> str:
 def speeds(records: Sequence[Record], ratio: str, *, base: str, same: str) -> list[list[str]]:
     """A line for each speed: the network, what it is of, images a second, its ratio; of `base`, `same`."""
     return [
-        [network(row), row["what"], f"{row['median']:,.0f}",
+        [name, row["what"], f"{row['median']:,.0f}",
          same if row["what"].startswith(base) else spread(one(record["rows"], what=ratio.format(row["what"])))]
-        for record in records for row in record["rows"] if row["unit"] == "images/s"
+        for record, name, row in named(records) if row["unit"] == "images/s"
+    ]
+
+
+def named(records: Sequence[Record]) -> list[tuple[Record, str, Row]]:
+    """Every row with its network's name, and its number of threads where records differ in it."""
+    differ = len({record["threads"] for record in records}) > 1
+    return [
+        (record, network(row) + (f", {plural(record['threads'], 'thread')}" if differ else ""), row)
+        for record in records for row in record["rows"]
     ]
 
 
@@ -155,9 +164,9 @@ def importance_table(records: Sequence[Record]) -> str:
 def defaults_table(records: Sequence[Record]) -> str:
     lines = [["", "", "images/s", "of the default's speed"]]
     lines += speeds(records, "{} / default", base="default", same="1")
-    shares = [f"{spread(row, lambda value: f'{value:.0%}')} on {network(row)}"
-              for row in rows_of(records) if row["what"] == "convolutions / step"]
-    return f"{table(*lines, numbers=2)}\n\nConvolutions' share of the default's step: {', '.join(shares)}."
+    shares = [f"{spread(row, lambda value: f'{value:.0%}')} on {name}"
+              for _, name, row in named(records) if row["what"] == "convolutions / step"]
+    return f"{table(*lines, numbers=2)}\n\nConvolutions' share of the default's step: {'; '.join(shares)}."
 
 
 def convolutions_table(records: Sequence[Record]) -> str:

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .errors import BadConfig, nearest
+from .norms import BatchNorm1d, BatchNorm2d
 from .registry import Registry
-from .resnets import BatchNorm1d, BatchNorm2d, PreActivationResNet, ResNet18
+from .resnets import PreActivationResNet, ResNet18
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape], nn.Module]

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .errors import BadConfig, SteadfastError
-from .resnets import BatchNorm1d, BatchNorm2d
+from .norms import BatchNorm1d, BatchNorm2d
 
 Made = TypeVar("Made")
 TIMEOUT = datetime.timedelta(minutes=10)  # that ranks wait for one another before they give up

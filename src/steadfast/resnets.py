@@ -1,4 +1,4 @@
-"""Residual networks for small images, and the batch norm that all our backbones use."""
+"""Residual networks for small images."""
 
 from __future__ import annotations
 
@@ -7,27 +7,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-class _BatchOfOne:
-    """In training too, a batch of one sample is normalised with the running statistics.
-
-    One sample has no batch to be compared with: over vectors its variance is not even defined, and the last
-    batch of an epoch may well hold just one. The running statistics then stay as they are.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.shape[0] == 1 and self.training:  # type: ignore[attr-defined]
-            norm: nn.BatchNorm2d = self  # type: ignore[assignment]
-            return F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-        return super().forward(x)  # type: ignore[misc]
-
-
-class BatchNorm1d(_BatchOfOne, nn.BatchNorm1d):
-    """`nn.BatchNorm1d` that takes a batch of one."""
-
-
-class BatchNorm2d(_BatchOfOne, nn.BatchNorm2d):
-    """`nn.BatchNorm2d` that takes a batch of one."""
+from .norms import BatchNorm2d
 
 
 def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:

@@ -25,6 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import recording
 from steadfast.polytopes import Cube, Orthoplex, Polytope, Simplex
+from steadfast.quantities import byte_size, duration
 
 Step = Callable[[], None]
 
@@ -62,7 +63,7 @@ class Case:
 
     def why_not_dense(self, room: float, most_work: float) -> str | None:
         if self.dense_needs() > room:
-            return f"needs {size(self.dense_needs())}, {size(room)} free"
+            return f"needs {byte_size(self.dense_needs())}, {byte_size(room)} free"
         if 4 * self.batch * self.polytope.slots * self.polytope.dim > most_work:
             return "left out by --quick"
         return None
@@ -101,18 +102,6 @@ def peak_bytes(step: Step) -> int:
     return peak
 
 
-def size(count: float) -> str:
-    units = ["EB", "PB", "TB", "GB", "MB", "kB", "B"]
-    while count >= 999.5 and len(units) > 1:
-        count /= 1000
-        units.pop()
-    return f"{count:.3g} {units[-1]}"
-
-
-def duration(value: float) -> str:
-    return f"{value * 1e6:.0f} µs" if value < 1e-3 else f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
-
-
 def middle(values: list[float], show: Callable[[float], str]) -> str:
     low, median, high = statistics.quantiles(values, n=4)
     return f"{show(median)} [{show(low)} .. {show(high)}]"
@@ -140,14 +129,14 @@ def measure(
         peaks["dense"] += case.polytope.slots * case.polytope.dim * 4
     ratios = [dense / closed for dense, closed in zip(times.get("dense", ()), times["closed"])]
     rows = recorded(case, times, peaks, ratios)
-    closed = [middle(times["closed"], duration), f"{size(peaks['closed'])} ({peaks['closed'] / features:.2g}x)"]
+    closed = [middle(times["closed"], duration), f"{byte_size(peaks['closed'])} ({peaks['closed'] / features:.2g}x)"]
     if why_not:
         return [f"- ({why_not})", closed[0], "-", "-", closed[1], "-"], rows
     return [
         middle(times["dense"], duration),
         closed[0],
         middle(ratios, lambda r: f"{r:.3g}"),
-        f"{size(peaks['dense'])} ({peaks['dense'] / features:.2g}x)",
+        f"{byte_size(peaks['dense'])} ({peaks['dense'] / features:.2g}x)",
         closed[1],
         f"{peaks['dense'] / peaks['closed']:.3g}",
     ], rows

@@ -56,6 +56,16 @@ def plain_method(learner: Learner, memory: int, **options: object) -> gem.GEM:
     return gem.GEM(learner, optimizer, config, torch.Generator().manual_seed(0))  # type: ignore[arg-type]
 
 
+def through_two_tasks(method: gem.GEM, stream: Stream) -> None:
+    """The first two tasks learned in batches of eight, and the third begun."""
+    for task in stream.tasks[:2]:
+        method.begin_task(task)
+        for rows in torch.arange(len(task.train)).split(8):
+            method.observe(*task.train.batch(rows))
+        method.end_task(task)
+    method.begin_task(stream.tasks[2])
+
+
 def linear_learner(stream: Stream) -> Learner:
     """No batch norm: the gradient of a whole is the mean of its parts'."""
     torch.manual_seed(0)
@@ -211,12 +221,7 @@ def test_a_step_goes_along_the_projected_gradient() -> None:
     stream = small_stream()
     learner = linear_learner(stream)
     method = plain_method(learner, memory=12, lr=0.1, margin=0.5)
-    for task in stream.tasks[:2]:
-        method.begin_task(task)
-        for rows in torch.arange(len(task.train)).split(8):
-            method.observe(*task.train.batch(rows))
-        method.end_task(task)
-    method.begin_task(stream.tasks[2])
+    through_two_tasks(method, stream)
     images, slots = stream.tasks[2].train.batch(torch.arange(8))
     g = flat_gradient(learner, images, slots)
     memory = method.memory
@@ -239,12 +244,7 @@ def _rise_of_old_losses(projecting: bool) -> float:
     stream = small_stream()
     learner = linear_learner(stream)
     method = plain_method(learner, memory=36, margin=0.0, lr=0.05)
-    for task in stream.tasks[:2]:
-        method.begin_task(task)
-        for rows in torch.arange(len(task.train)).split(8):
-            method.observe(*task.train.batch(rows))
-        method.end_task(task)
-    method.begin_task(stream.tasks[2])
+    through_two_tasks(method, stream)
     method.optimizer.param_groups[0]["lr"] = 1e-3
     if not projecting:
         method.turn = lambda g, old: None  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pages import table
+from steadfast.quantities import byte_size, duration
 
 NETWORKS = {"lenet": "LeNet", "mlp": "MLP", "resnet20": "ResNet20", "resnet56": "ResNet56"}
 Record = dict[str, Any]
@@ -49,18 +50,6 @@ def percent(value: float) -> str:
 def network(row: Row) -> str:
     name = str(NETWORKS.get(row["name"], row["name"]))
     return name + (", compiled" if row.get("compiled") else ", Avalanche tuned" if row.get("tuned") else "")
-
-
-def duration(value: float) -> str:
-    return f"{value * 1e6:.0f} µs" if value < 1e-3 else f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
-
-
-def size(count: float) -> str:
-    units = ["EB", "PB", "TB", "GB", "MB", "kB", "B"]
-    while count >= 999.5 and len(units) > 1:
-        count /= 1000
-        units.pop()
-    return f"{count:,.0f} {units[-1]}" if count >= 1000 else f"{count:.3g} {units[-1]}"
 
 
 # The blocks, each from the records of one benchmark.
@@ -221,8 +210,8 @@ def heads_table(records: Sequence[Record]) -> str:
             lines.append([
                 row["name"], classes, duration(dense["median"]) if dense else "–", duration(row["median"]),
                 spread(ratio, lambda value: f"{value:.3g}") if ratio else "–",
-                size(held["median"]) if held else f"(would need {size(needed['median'])})" if needed else "–",
-                size(peak), f"{peak / row['features']:.2f}",
+                byte_size(held["median"]) if held else f"(would need {byte_size(needed['median'])})" if needed else "–",
+                byte_size(peak), f"{peak / row['features']:.2f}",
             ])
     return table(*lines, numbers=7)
 

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from .. import files, folders, performance
 from ..errors import BadConfig, BadInput, RunLocked
+from ..quantities import byte_size
 from ..signals import Stopping
 from ..training import Stopped
 from .model_progress import learning, look, read, say
@@ -168,13 +169,13 @@ def inspect(
         shown = ["-" if v is None else f"{scale * v:.1f}{unit}" for v, (unit, scale) in zip(cells, units)]
         table.add_row(escape(str(label)), str(slot), str(counts[0][slot]), str(counts[1][slot]), *shown)
     console.print(table)
-    megabytes = (inner.memory.bytes + inner.held.bytes) / 1e6
+    kept = byte_size(inner.memory.bytes + inner.held.bytes)
     parameters = sum(p.numel() for p in inner.learner.parameters())
     shape = " x ".join(map(str, inner.learner.shape))
     say(
         f"{len(clf.classes_)} classes, {inner.labels.free} of {inner.labels.capacity} slots left; "
         f"{len(inner.memory)} of {inner.memory.capacity} samples remembered, {len(inner.held)} held back "
-        f"({megabytes:.1f} MB); {inner.config.backbone} for {shape} inputs, {parameters:,} parameters; "
+        f"({kept}); {inner.config.backbone} for {shape} inputs, {parameters:,} parameters; "
         f"learned in {inner.taught} batches."
     )
     say(clf.stability_.answer)

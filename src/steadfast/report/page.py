@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 
 from .. import __version__, beyond, files
+from ..quantities import duration
 from . import exports, figures, records
 from .claims import Claim, claims
 from .editions import Edition, editions
@@ -112,14 +113,6 @@ def group_title(runs: tuple[Record, ...]) -> str:
     said = {"method", "head", "over", "memory", "slots", "seed", "quick"}
     flags = re.findall(r" --([\w-]+)(?: (?!--)(\S+))?", config.command())
     return ", ".join([*words, *(f"{name} {value}".strip() for name, value in flags if name not in said)])
-
-
-def duration(seconds: float) -> str:
-    """90 s, 11 min, 2 h 05 min."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def slug(text: str) -> str:

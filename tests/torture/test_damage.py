@@ -19,6 +19,7 @@ import torch
 from survivor import differ, remains
 
 from conftest import make_tiny_config, make_tiny_trainer
+from data_factory import fake_cifar, fake_idx
 from records_factory import make_record
 from steadfast import data, experiment, files
 from steadfast.config import Config
@@ -26,7 +27,6 @@ from steadfast.data import catalog
 from steadfast.errors import BadData, BadFile, SteadfastError
 from steadfast.estimator import IncrementalClassifier
 from steadfast.report import records
-from test_data import fake_cifar, fake_idx
 
 Run = Callable[..., experiment.Result]
 Read = Callable[[Path], Any]  # raises if it refuses, else gives what can be compared

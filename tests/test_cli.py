@@ -95,7 +95,7 @@ def test_the_help_of_run_mentions_every_field_of_config() -> None:
     for field in dataclasses.fields(Config):
         flag = "benchmark" if field.name == "benchmark" else "--" + field.name.replace("_", "-")
         assert flag in answer.output, flag
-    for flag in ("--data", "--out", "--device", "--threads", "--resume", "--compile"):
+    for flag in ("--data", "--out", "--device", "--threads", "--resume", "--compile", "--contiguous"):
         assert flag in answer.output, flag
 
 

@@ -84,3 +84,22 @@ def test_evaluation_is_what_a_loop_over_single_samples_finds(head: str, tiny_str
             sums[int(slots)] += embedded / embedded.norm()
         assert accuracy == pytest.approx(100 * right / len(task.test))
     torch.testing.assert_close(found.directions, sums / sums.norm(dim=1, keepdim=True), rtol=1e-4, atol=1e-5)
+
+
+def test_evaluation_takes_each_test_set_once_in_batches_and_without_gradients(
+    tiny_stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = tiny_stream()  # eight test samples a task
+    learner = make_tiny_trainer(stream).learner
+    features, passed = learner.features, []
+
+    def watched(images: torch.Tensor) -> torch.Tensor:
+        made = features(images)
+        passed.append((images.clone(), made.requires_grad, learner.training))
+        return made
+
+    monkeypatch.setattr(learner, "features", watched)
+    metrics.evaluate(learner, stream.tasks, 6, batch=5)
+    images, gradients, training = zip(*passed)
+    assert [len(each) for each in images] == 3 * [5, 3] and not any(gradients) and not any(training)
+    assert torch.equal(torch.cat(images), torch.cat([task.test.images[task.test.rows] for task in stream.tasks]))

@@ -33,7 +33,7 @@ def pair(channels: int, dtype: torch.dtype = torch.float64) -> tuple[BatchNorm2d
 
 
 def is_folded(y: Tensor) -> bool:
-    return y.grad_fn is not None and y.grad_fn.name() == "_FoldedBackward"
+    return y.grad_fn is not None and y.grad_fn.name() == "_FoldedNormBackward"
 
 
 def gradients(norm: nn.BatchNorm2d, x: Tensor, upper: Tensor) -> tuple[Tensor, ...]:

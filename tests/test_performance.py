@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
@@ -28,7 +29,7 @@ from steadfast.experiment import RunFolder
 from steadfast.performance import Compiled, check_compiler
 from steadfast.resnets import through
 from steadfast.streams import split
-from steadfast.training import Stopped, Watcher
+from steadfast.training import Stopped, Trainer, Watcher
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"backbone": "mlp", "epochs": 1, "optimizer": "sgd", "lr": 0.05}  # Adam enlarges rounding
@@ -61,6 +62,59 @@ def test_a_run_is_channels_last_and_has_a_fused_optimizer() -> None:
         for tensor in (*wide, *seen):
             assert tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
         assert all(group["fused"] for group in trainer.method.optimizer.param_groups)
+
+
+def test_a_runs_adam_is_the_published_one() -> None:
+    """Kingma and Ba's Algorithm 1, in numpy and double precision; the run's own is one fused kernel in single."""
+    trainer = make_tiny_trainer(backbone="mlp", lr=0.01)
+    weights, optimizer = list(trainer.learner.parameters()), trainer.method.optimizer
+    wanted = [p.detach().double().numpy().copy() for p in weights]
+    first, second = ([np.zeros_like(w) for w in wanted] for _ in range(2))
+    rng = np.random.default_rng(0)
+    for step in range(1, 5):
+        for k, p in enumerate(weights):
+            g = rng.normal(size=p.shape)
+            p.grad = torch.tensor(g, dtype=torch.float32)
+            first[k] = 0.9 * first[k] + 0.1 * g
+            second[k] = 0.999 * second[k] + 0.001 * g**2
+            unbiased = first[k] / (1 - 0.9**step), second[k] / (1 - 0.999**step)
+            wanted[k] = wanted[k] - 0.01 * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-8)
+        optimizer.step()
+    for p, w in zip(weights, wanted):
+        np.testing.assert_allclose(p.detach().numpy(), w, rtol=1e-4, atol=1e-5)
+
+
+def test_a_contiguous_run_is_the_same_but_for_rounding(
+    run_tiny: Callable[..., experiment.Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config, layouts = make_tiny_config(epochs=1, optimizer="sgd", lr=0.005), []
+    epoch = Trainer._epoch
+
+    def watched(trainer: Any, task: Any) -> None:
+        layouts.append(trainer.learner.backbone.conv2.weight.is_contiguous())
+        epoch(trainer, task)
+
+    monkeypatch.setattr(Trainer, "_epoch", watched)
+    for name, contiguous in (("usual", False), ("contiguous", True)):
+        run_tiny(config, tmp_path / name, contiguous=contiguous)
+    assert layouts == 3 * [False] + 3 * [True]
+    usual, contiguous = (
+        files.read_tensors(RunFolder(tmp_path / name / config.name).checkpoints()[0])[0]
+        for name in ("usual", "contiguous")
+    )
+    assert contiguous.keys() == usual.keys()
+    for name in usual:
+        torch.testing.assert_close(contiguous[name], usual[name], rtol=1e-3, atol=1e-4)
+    told = files.read_json(RunFolder(tmp_path / "contiguous" / config.name).environment)
+    assert told["layout"] == "contiguous"
+
+
+def test_a_contiguous_run_that_goes_on_channels_last_is_told_so(run_tiny: Callable[..., experiment.Result]) -> None:
+    config, taken = make_tiny_config(epochs=1), []
+    with pytest.raises(Stopped):
+        run_tiny(config, contiguous=True, watcher=Watcher(step=taken.append, stop=lambda: bool(taken)))
+    with pytest.warns(UserWarning, match="last bits may differ.*layout contiguous before, channels last now"):
+        run_tiny(config)
 
 
 FAULTS = """

@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import assert_same_bits, bits, make_tiny_stream, make_tiny_trainer
 from steadfast import files
 from steadfast.errors import BadConfig, LossNotFinite
 from steadfast.memory import POLICIES
-from steadfast.polytopes import Polytope
 from steadfast.streams import Stream
 from steadfast.training import Stopped, Trainer, Watcher
 
@@ -113,84 +111,6 @@ def test_with_a_memory_part_of_each_batch_is_new_and_every_new_sample_comes_once
     first, others = 2 * [8, 8], 2 * 2 * new  # two epochs
     assert seen == first + others
     assert inputs == first + [size + (remembered or 4) for size in others]
-
-
-class Waits(TorchDispatchMode):
-    """Counts what makes Python wait for a device: numbers read, and shapes that depend on values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        masked = name in ("index", "index_put", "index_put_") and any(
-            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-        )
-        waits = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "item", "_unique2")
-        if masked or name in waits:
-            self.found.append(name)
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"method": "finetune"}, {}, {"augment": "crop-flip"}, {"head": "cube"}, {"head": "expanding"}],
-    ids=["finetune", "replay", "augmented", "cube", "expanding"],
-)
-def test_no_step_waits_for_a_number(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Polytope, "_outside", lambda self, slots: False)  # it looks at values on a CPU only
-    for name in ("tolist", "numpy", "__bool__", "__float__", "__int__"):
-        original = getattr(torch.Tensor, name)
-
-        def spy(self: torch.Tensor, *args: Any, _name: str = name, _original: Any = original) -> Any:
-            waits.found.append(_name)
-            return _original(self, *args)
-
-        monkeypatch.setattr(torch.Tensor, name, spy)
-    waits, steps = Waits(), 0
-    trainer = make_tiny_trainer(**changes)
-    observe, batch = trainer.method.observe, type(trainer.tasks[0].train).batch
-
-    def watched_observe(images: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        nonlocal steps
-        steps += 1
-        before = list(waits.found)
-        with waits:
-            loss = observe(images, slots)
-        assert waits.found == before, f"step {steps} waits: {waits.found[len(before):]}"
-        return loss
-
-    def watched_batch(self: Any, chosen: torch.Tensor) -> Any:
-        with waits:
-            return batch(self, chosen)
-
-    trainer.method.observe = watched_observe  # type: ignore[method-assign]
-    monkeypatch.setattr(type(trainer.tasks[0].train), "batch", watched_batch)
-    trainer.run()
-    assert steps == sum(record.get("steps", 0) for record in trainer.at.records) > 0
-    with waits:  # the spy does see what it should
-        seen = len(waits.found)
-        bool(torch.ones(2).sum() > 1)
-        torch.ones(3)[torch.ones(3) > 0]
-    assert len(waits.found) > seen + 1
-
-
-def test_between_the_steps_of_an_epoch_nothing_is_read_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Polytope, "_outside", lambda self, slots: False)
-    waits, at_step = Waits(), []
-    trainer = make_tiny_trainer(watcher=Watcher(step=lambda samples: at_step.append(len(waits.found))))
-    epoch, per_epoch = trainer._epoch, []
-
-    def watched(task: Any) -> None:
-        at_step.clear()
-        with waits:
-            epoch(task)
-        per_epoch.append(at_step[-1] - at_step[0])
-
-    trainer._epoch = watched  # type: ignore[method-assign]
-    trainer.run()
-    assert len(per_epoch) == 6 and set(per_epoch) == {0}
 
 
 def broken_at(trainer: Trainer, step: int, value: float) -> None:

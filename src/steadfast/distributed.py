@@ -123,7 +123,7 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm by the statistics of the whole batch; PyTorch's own of this kind needs CUDA.
 
     Deviations are summed from the running mean, which all ranks share, so that one message does for mean and variance.
-    A whole batch of one sample is normalised by the running statistics, as in `resnets`.
+    A whole batch of one sample is normalised by the running statistics, as in `norms`.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:

@@ -25,8 +25,8 @@ from .run_folder import Result, RunFolder, checkpoint_number
 from .streams import Stream, shortened, validated
 from .training import Trainer, Watcher
 
-DECISIVE = ("torch", "device", "threads", "compiled", "ranks")  # of the environment: what can change a sum's last bits
-UNSAID = {"ranks": 1}  # what an environment means that does not mention it
+DECISIVE = ("torch", "device", "threads", "compiled", "layout", "ranks")  # of the environment: a sum's last bits
+UNSAID = {"ranks": 1, "layout": "channels last"}  # what an environment means that does not mention it
 QUICK_SAMPLES = 1000  # a task, of a run that is marked quick
 UNFIT = (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError)  # of a state that was not ours
 
@@ -43,6 +43,7 @@ def run(
     saved: Callable[[Path], None] | None = None,
     memory_on_disk: bool = False,
     compiled: bool = False,
+    contiguous: bool = False,
 ) -> Result:
     """Do this run, or finish it, or read its result if it is finished; always the same numbers.
 
@@ -58,6 +59,8 @@ def run(
         place = distributed.device_of(choose_device(device))
         stream = distributed.first(lambda: make_stream(config, data_root))
         trainer = make_trainer(config, stream, place, watcher)
+        if contiguous:
+            trainer.learner.use(place, torch.contiguous_format, config.precision)
         if compiled:
             trainer.learner.compile_for(config.batch)
         return stream, trainer
@@ -92,6 +95,7 @@ def describe(config: Config, folder: RunFolder, learner: Learner) -> None:
     stays written down: `before` has the earlier conditions, oldest first."""
     now = environment(learner.shift.device)
     now |= {"compiled": True} if learner.compiled is not None else {}
+    now |= {"layout": "contiguous"} if learner.memory_format == torch.contiguous_format else {}
     now |= {"ranks": learner.ranks.world} if learner.ranks is not None else {}
     if folder.checkpoints() and folder.environment.exists():
         last = _environment_before(folder)

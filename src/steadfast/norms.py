@@ -31,19 +31,19 @@ class BatchNorm1d(_BatchOfOne, nn.BatchNorm1d):
     """`nn.BatchNorm1d` that takes a batch of one."""
 
 
-class _Folds(nn.BatchNorm2d):
+class _Folding(nn.BatchNorm2d):
     """In training on a CPU, several pixels' channels are normalised as one wide pixel's.
 
-    PyTorch's kernels for channels last are slow where the channels fill no cache line: registers are half empty, and
-    threads write their sums into one line by turns, so that LeNet's 20 channels take two threads longer than one. Four
-    pixels side by side have 80. Each copy of a channel gets sums of its own, and what belongs together is then joined.
+    PyTorch's kernels for channels last are slow where the channels fill no cache line, as LeNet's 20 do not: registers
+    are half empty, and threads that write their sums into one line hold each other up. Four pixels side by side have
+    80. Each copy of a channel gets sums of its own, and what belongs together is then joined.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and (copies := self._copies(x)) > 1:
             assert self.num_batches_tracked is not None and self.running_mean is not None
             assert self.running_var is not None and self.momentum is not None
-            y, mean, variance = _Folded.apply(x, self.weight, self.bias, copies, self.eps)
+            y, mean, variance = _FoldedNorm.apply(x, self.weight, self.bias, copies, self.eps)
             with torch.no_grad():
                 count = x.numel() // x.shape[1]
                 self.num_batches_tracked += 1
@@ -73,11 +73,11 @@ def side_by_side(channels: int, pixels: int) -> int:
     return 1
 
 
-class BatchNorm2d(_BatchOfOne, _Folds):
-    """`nn.BatchNorm2d` that takes a batch of one."""
+class BatchNorm2d(_BatchOfOne, _Folding):
+    """`nn.BatchNorm2d` that takes a batch of one, and folds where that is faster."""
 
 
-class _Folded(torch.autograd.Function):
+class _FoldedNorm(torch.autograd.Function):
     """Batch norm in training; beside the result it gives the batch's mean and (biased) variance, without gradients."""
 
     @staticmethod

@@ -99,9 +99,8 @@ def keep_freed_memory() -> None:
     )
     if chosen or platform.libc_ver()[0] != "glibc":
         return
-    trim_threshold, top_pad, mmap_threshold, mmap_max = -1, -2, -3, -4  # malloc.h
+    trim_threshold, top_pad, mmap_max = -1, -2, -4  # malloc.h
     mallopt = ctypes.CDLL(None).mallopt
-    mallopt(mmap_threshold, 1 << 30)
     mallopt(trim_threshold, (1 << 31) - 1)
     mallopt(mmap_max, 0)
     mallopt(top_pad, 1 << 26)

@@ -134,7 +134,10 @@ def split_sizes(
     """Tasks of as many classes as `sizes` says, in turn; classes beyond their sum never come."""
     count = len(data.classes)
     if not sizes or min(sizes) < 1 or sum(sizes) > count:
-        raise BadConfig(f"tasks of {list(sizes)} classes cannot be cut from the {count} classes of {data.name}.")
+        raise BadConfig(
+            f"tasks of {list(sizes)} classes cannot be cut from the {count} classes of {data.name}: "
+            f"give each at least one, and no more than {count} in all."
+        )
     _check_labels(data)
     arrival = class_order(count, order, generator)  # the label that takes slot 0, 1, ...
     slot_of = torch.empty(count, dtype=torch.long)

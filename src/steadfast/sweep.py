@@ -146,6 +146,7 @@ def sweep(
     device: str = "auto",
     threads: int = 1,
     compiled: bool = False,
+    contiguous: bool = False,
     retry_failed: bool = False,
     share: Share | None = None,
     finished: Callable[[Run], None] = lambda run: None,
@@ -172,7 +173,7 @@ def sweep(
                 job = Job(
                     run.config.to_json(), str(out), root, device, threads, name=run.folder.path.name,
                     probe="" if share else probe.name, share=share.address if share else None,
-                    compiled=compiled,
+                    compiled=compiled, contiguous=contiguous,
                 )
                 run.handle, run.tries = engine.start(job), run.tries + 1
                 run.state, run.note = "running", ""

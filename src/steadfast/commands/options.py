@@ -27,6 +27,9 @@ ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="CPU
 CompileOption = Annotated[
     bool, typer.Option("--compile", help="torch.compile the backbone for training; slow to start, needs a compiler")
 ]
+ContiguousOption = Annotated[
+    bool, typer.Option("--contiguous", help="tensors not channels last, where a device is faster without")
+]
 
 WHAT = "what to learn; `steadfast benchmarks` lists them; or your own, arrays:FOLDER or images:FOLDER (docs/scale.md)"
 

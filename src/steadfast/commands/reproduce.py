@@ -16,7 +16,7 @@ from ..errors import BadConfig, nearest
 from ..share import SMALL, Share
 from ..signals import Stopping
 from ..training import Stopped
-from .options import CompileOption, DataOption, DeviceOption, OutOption, complaints, console
+from .options import CompileOption, ContiguousOption, DataOption, DeviceOption, OutOption, complaints, console
 from .watching import conclude, leave, summary, watched
 
 WHAT = {
@@ -71,6 +71,7 @@ def reproduce(
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads a run")] = 1,
     compiled: CompileOption = False,
+    contiguous: ContiguousOption = False,
     data: DataOption = None,
     out: OutOption = Path("runs"),
     records: Annotated[
@@ -121,7 +122,7 @@ def reproduce(
     keep(runs)
     stopping = watched(
         runs, out, engine, data_root=data, device=device, threads=threads, compiled=compiled,
-        retry_failed=retry_failed, share=shared, finished=lambda run: keep([run]),
+        contiguous=contiguous, retry_failed=retry_failed, share=shared, finished=lambda run: keep([run]),
     )
     keep(runs)  # what other processes have done meanwhile, too
     console.print(summary(runs, engine.places))

@@ -16,7 +16,17 @@ from ..errors import BadConfig
 from ..search import grid
 from ..signals import Stopping
 from ..training import Stopped
-from .options import CompileOption, DataOption, DeviceOption, OutOption, ThreadsOption, complaints, console, with_config
+from .options import (
+    CompileOption,
+    ContiguousOption,
+    DataOption,
+    DeviceOption,
+    OutOption,
+    ThreadsOption,
+    complaints,
+    console,
+    with_config,
+)  # fmt: skip
 from .watching import conclude, watched
 
 RUNS = Path("runs")
@@ -34,6 +44,7 @@ def run(
         bool, typer.Option("--memory-on-disk", help="keep the remembered images in a file (CPU only)")
     ] = False,
     compiled: CompileOption = False,
+    contiguous: ContiguousOption = False,
     search: Annotated[
         list[str] | None, typer.Option("--search", help="try values, such as strength=1,10,100, on a validation split")
     ] = None,
@@ -51,15 +62,15 @@ def run(
         if memory_on_disk or not resume:
             flag = "--memory-on-disk" if memory_on_disk else "--fresh"
             raise BadConfig(f"{flag} is for a single run; leave it out of a --search.")
-        return search_grid(config, search, data, out, device, threads, compiled)
+        return search_grid(config, search, data, out, device, threads, compiled, contiguous)
     with distributed.session():
         console.quiet = complaints.quiet = distributed.ranks().rank > 0  # of several processes the first one talks
-        one_run(config, data, out, device, threads, resume, memory_on_disk, compiled)
+        one_run(config, data, out, device, threads, resume, memory_on_disk, compiled, contiguous)
 
 
 def one_run(
     config: Config, data: Path | None, out: Path, device: str, threads: int | None, resume: bool, memory_on_disk: bool,
-    compiled: bool,
+    compiled: bool, contiguous: bool,
 ) -> None:
     """Show a run while it runs, and its result."""
     full = config.resolved()
@@ -70,14 +81,14 @@ def one_run(
             with progress.live(console, full.phases(), full.epochs or 1, stopping.asked) as watcher:
                 result = experiment.run(
                     full, out, data_root=data, device=device, threads=threads, watcher=watcher, resume=resume,
-                    memory_on_disk=memory_on_disk, compiled=compiled,
+                    memory_on_disk=memory_on_disk, compiled=compiled, contiguous=contiguous,
                 )
         except Stopped:
             place = None if device == "auto" else device
             given = {"--data": data, "--out": out if out != RUNS else None, "--device": place, "--threads": threads}
             flags = [f" {flag} {shlex.quote(str(value))}" for flag, value in given.items() if value is not None]
-            flags += [" --memory-on-disk"] if memory_on_disk else []
-            flags += [" --compile"] if compiled else []
+            said = {"--memory-on-disk": memory_on_disk, "--compile": compiled, "--contiguous": contiguous}
+            flags += [f" {flag}" for flag, value in said.items() if value]
             again = f"{full.command()}{''.join(flags)}"
             if distributed.ranks().world > 1:
                 again = f"torchrun ... -m {again}  (torchrun's own options as before)"
@@ -89,12 +100,15 @@ def one_run(
 
 
 def search_grid(
-    config: Config, wishes: list[str], data: Path | None, out: Path, device: str, threads: int | None, compiled: bool
+    config: Config, wishes: list[str], data: Path | None, out: Path, device: str, threads: int | None, compiled: bool,
+    contiguous: bool,
 ) -> None:
     """Run a grid on a validation split, several at once, and name the best."""
     runs, threads = sweep.survey(grid(config, wishes), out), threads or 1
     engine = engines.Local(threads=threads, device=device)
-    stopping = watched(runs, out, engine, data_root=data, device=device, threads=threads, compiled=compiled)
+    stopping = watched(
+        runs, out, engine, data_root=data, device=device, threads=threads, compiled=compiled, contiguous=contiguous
+    )
     conclude(runs, stopping)
     table = Table("accuracy on the validation split", "run")
     done = [run for run in runs if run.result is not None]

@@ -48,6 +48,7 @@ class Job:
     probe: str = ""  # a file in `out` that this sweep has put there: a worker that does not see it is elsewhere
     share: str | None = None  # an fsspec address that the run folders are copied from and to
     compiled: bool = False  # the backbone by torch.compile
+    contiguous: bool = False  # not channels last
 
     @property
     def folder(self) -> Path:
@@ -105,7 +106,7 @@ def _run(job: Job, stopping: Stopping, share: Share | None) -> None:
             experiment.run(
                 Config.from_json(job.config), job.out, data_root=job.data_root, device=job.device,
                 threads=job.threads, watcher=Watcher(stop=stopping.asked), saved=share.push if share else None,
-                compiled=job.compiled,
+                compiled=job.compiled, contiguous=job.contiguous,
             )
             return
         except RunLocked:

@@ -4,10 +4,11 @@
     python benchmarks/defaults.py --threads 2
     python benchmarks/defaults.py --backbone resnet56 --steps 2
 
-A step is forward, backward and Adam on a batch of 128 that lies ready. `before` has PyTorch's own defaults; `default`
-is what a run does; the others differ from it in one thing. All start from the same weights, and their first losses are
-checked to be the same. Blocks of all variants alternate in one process, and ratios are of blocks of one round. Then a
-profile of the default's steps: which share of them are convolutions, forward and backward.
+A step is forward, backward and Adam on a batch of 128 that lies ready. `before` has PyTorch's and glibc's own defaults;
+`default` is what a run does; the others differ from it in one thing. All start from the same weights, and the losses of
+their first three steps are checked to be the same. Blocks of all variants alternate, in two processes that take turns:
+what is done with freed memory is a process's choice. Ratios are of blocks of one round. Then a profile of the default's
+steps: which share of them are convolutions, forward and backward.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import copy
 import statistics
+import time
 from collections.abc import Callable
 
 import torch
@@ -26,11 +28,13 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import recording
+import turns
 from steadfast import backbones, performance
 from steadfast.resnets import PreActivationResNet
 from usual import UsualLeNet, with_usual_norms
 
-BATCH, CLASSES = 128, 10
+CLASSES = 10
+GIVEN_BACK = ("before", "freed memory given back")  # to the system, as glibc does if it is not asked
 Pass = Callable[[nn.Module, Tensor], Tensor]
 
 
@@ -84,12 +88,12 @@ def convolutions_share(variant: Variant) -> float:
     return sum(time for key, time in times.items() if "convolution" in key) / sum(times.values())
 
 
-def variants(backbone: str) -> dict[str, Variant]:
+def variants(backbone: str, size: int) -> dict[str, Variant]:
     """The features' first ten stand for the classes: a head is not what is measured here."""
     torch.manual_seed(0)
     shape = (1, 32, 32) if backbone in ("lenet", "mlp") else (3, 32, 32)
     network = backbones.build(backbone, shape)
-    batch = torch.randn(BATCH, *shape), torch.randint(CLASSES, (BATCH,))
+    batch = torch.randn(size, *shape), torch.randint(CLASSES, (size,))
     usual = network
     if backbone == "lenet":
         usual = UsualLeNet(shape)
@@ -100,6 +104,7 @@ def variants(backbone: str) -> dict[str, Variant]:
         "contiguous": Variant(network, batch, channels_last=False),
         "Adam not fused": Variant(network, batch, fused=None),
         "foreach Adam": Variant(network, batch, fused=None, foreach=True),
+        "freed memory given back": Variant(network, batch),
     }
     if backbone == "lenet":
         made["ReLU before the pooling"] = Variant(usual, batch)
@@ -109,33 +114,62 @@ def variants(backbone: str) -> dict[str, Variant]:
     return made
 
 
+class Bench:
+    """The variants of one process."""
+
+    def __init__(self, backbone: str, size: int, threads: int, cpu_time: bool, keeping: bool) -> None:
+        torch.set_num_threads(threads)
+        if keeping:
+            performance.keep_freed_memory()
+        self.clock = time.process_time if cpu_time else time.perf_counter
+        made = variants(backbone, size)
+        self.variants = {name: variant for name, variant in made.items() if (name in GIVEN_BACK) != keeping}
+
+    def losses(self) -> dict[str, list[float]]:
+        """Of each variant's first three steps, and it warms them up."""
+        return {name: [float(variant.step()) for _ in range(3)] for name, variant in self.variants.items()}
+
+    def seconds(self, name: str, steps: int) -> float:
+        return self.variants[name].seconds(steps, self.clock)
+
+    def share(self) -> float:
+        return convolutions_share(self.variants["default"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backbone", default="lenet")
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=5, help="steps a block")
     parser.add_argument("--rounds", type=int, default=9, help="blocks of each variant")
     recording.add_clock(parser)
     recording.add_option(parser)
     options = parser.parse_args()
-    clock = recording.started(options, parser)
-    performance.keep_freed_memory()
-    made = variants(options.backbone)
-    first = [variant.step() for variant in made.values()]  # and it warms them up
-    torch.testing.assert_close(torch.stack(first), first[0].expand(len(first)), rtol=1e-4, atol=1e-4)
+    recording.started(options, parser)
+    given = (options.backbone, options.batch, options.threads, options.cpu_time)
+    kept, given_back = (turns.Apart(Bench, *given, keeping) for keeping in (True, False))
+    for bench in (kept, given_back):
+        bench.wait()
+    losses = {**given_back.do("losses"), **kept.do("losses")}
+    for name, each in losses.items():
+        said = f"{name} learns something else: losses {each}, the default's {losses['default']}"
+        torch.testing.assert_close(each, losses["default"], rtol=0.01, atol=0.01, msg=said)
     times = [
-        {name: variant.seconds(options.steps, clock) for name, variant in made.items()}
+        {name: (given_back if name in GIVEN_BACK else kept).do("seconds", name, options.steps) for name in losses}
         for _ in track(range(options.rounds), description="blocks")
     ]
     title = f"{options.backbone}, torch {torch.__version__}"
     table = Table("variant", "images/s", "of the default's speed", title=title)
     rows = []
-    for name in made:
-        speeds = [BATCH * options.steps / each[name] for each in times]
+    for name in losses:
+        speeds = [options.batch * options.steps / each[name] for each in times]
         ratios = [each["default"] / each[name] for each in times]
         table.add_row(name, f"{statistics.median(speeds):,.0f}", recording.spread(ratios))
         rows.append(recording.row(options.backbone, name, "images/s", speeds))
         rows.append(recording.row(options.backbone, f"{name} / default", "ratio", ratios))
-    shares = [convolutions_share(made["default"]) for _ in range(5)]
+    shares = [kept.do("share") for _ in range(5)]
+    for bench in (kept, given_back):
+        bench.stop()
     table.caption = f"convolutions: {recording.spread(shares, '{:.0%}')} of the default's step"
     rows.append(recording.row(options.backbone, "convolutions / step", "share", shares))
     Console(width=100).print(table)

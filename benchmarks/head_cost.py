@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import os
 import platform
-import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -103,7 +102,7 @@ def peak_bytes(step: Step) -> int:
 
 
 def middle(values: list[float], show: Callable[[float], str]) -> str:
-    low, median, high = statistics.quantiles(values, n=4)
+    low, median, high = recording.quartiles(values)
     return f"{show(median)} [{show(low)} .. {show(high)}]"
 
 

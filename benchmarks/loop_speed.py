@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import argparse
 import copy
-import multiprocessing
 import statistics
 import time
-from multiprocessing.connection import Connection
 
 import torch
 from rich.console import Console
@@ -25,6 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 import recording
+import turns
 from steadfast import performance
 from steadfast.config import Config
 from steadfast.data import Dataset
@@ -85,45 +84,41 @@ def bare_block(
     return clock() - began
 
 
-def worker(backbone: str, steps: int, threads: int, orders: Connection) -> None:
-    """A process with a run of its own: takes a block whenever it is told to, and says when it is done."""
-    torch.set_num_threads(threads)
-    performance.keep_freed_memory()
-    trainer = replaying_trainer(backbone, steps)
-    learn(trainer, len(trainer.tasks))
-    orders.send("ready")
-    while orders.recv() == "go":
-        block(trainer, time.perf_counter)
-        orders.send("done")
+class Run:
+    """A run of its own, for a process of its own."""
+
+    def __init__(self, backbone: str, steps: int, threads: int) -> None:
+        torch.set_num_threads(threads)
+        performance.keep_freed_memory()
+        self.trainer = replaying_trainer(backbone, steps)
+        learn(self.trainer, len(self.trainer.tasks))
+
+    def block(self) -> None:
+        block(self.trainer, time.perf_counter)
 
 
 def at_once(backbone: str, steps: int, rounds: int) -> list[recording.Row]:
     """Two blocks in three ways, in turn: what the sweep's default, one thread a run, is chosen by."""
-    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    ends = []
-    for threads in (1, 1, 2):
-        ours, theirs = context.Pipe()
-        context.Process(target=worker, args=(backbone, steps, threads, theirs), daemon=True).start()
-        ends.append(ours)
-    for end in ends:
-        end.recv()
+    runs = [turns.Apart(Run, backbone, steps, threads) for threads in (1, 1, 2)]
+    for run in runs:
+        run.wait()
 
-    def seconds(*turns: list[Connection]) -> float:
+    def seconds(*together: list[turns.Apart]) -> float:
         began = time.perf_counter()
-        for turn in turns:
-            for end in turn:
-                end.send("go")
-            for end in turn:
-                end.recv()
+        for turn in together:
+            for run in turn:
+                run.begin("block")
+            for run in turn:
+                run.wait()
         return time.perf_counter() - began
 
-    one, other, wide = ends
+    one, other, wide = runs
     times = [
         (seconds([one, other]), seconds([one], [other]), seconds([wide], [wide]))
         for _ in track(range(rounds), description="blocks")
     ]
-    for end in ends:
-        end.send("end")
+    for run in runs:
+        run.stop()
     table = Table("two runs", "images/s", "at once is faster by", title=f"{backbone}, torch {torch.__version__}")
     names = ("at once, one thread each", "one after the other, one thread", "one after the other, two threads")
     rows = []
@@ -186,7 +181,7 @@ def main() -> None:
     table.add_row("step of the last task / of the second", recording.spread(growth))
     Console().print(table)
     rows = [
-        recording.row(options.backbone, what, unit, values, compiled=options.compile)
+        recording.row(options.backbone, what, unit, values, compiled=options.compile, threads=options.threads)
         for what, unit, values in (
             ("bare loop", "images/s", bare),
             ("steadfast", "images/s", ours),

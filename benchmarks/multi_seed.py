@@ -1,21 +1,24 @@
-"""Several seeds of one run, batched in one process, against the same seeds one after another: is it worth it?
+"""Several seeds of one run, batched in one process, against one by one and a process each: is it worth it?
 
     python benchmarks/multi_seed.py                                   # batches of 128, as the protocol has them
     python benchmarks/multi_seed.py --backbones mlp --batch 16 --steps 50     # where overhead shows
 
 Batched: the weights of all seeds stacked (`torch.func.stack_module_state`), every seed's own batch passed through its
 own weights by `vmap` (a linear layer becomes a batched product, a convolution a grouped one), one backward pass, one
-Adam over the stack, which is Adam of each. One after another: a step of each as `steadfast run` takes it, channels last
-and fused. Same batches, same losses (checked), CPU time of one thread; blocks of the two ways alternate, and the ratio
-of each pair of blocks is taken. Above 1 the batched way is the faster one.
+Adam over the stack, which is Adam of each. One by one: a step of each as `steadfast run` takes it, channels last and
+fused. These two have `--threads` threads. Processes: the same for each seed in a process and a thread of its own, all
+at once, as a sweep has it but for its places. Same batches, same losses (checked); blocks of the ways alternate, and
+ratios are of blocks of one round. Above 1 the batched way is the faster one.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import os
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 import recording
+import turns
 from steadfast import backbones, performance
 
 SHAPE, CLASSES = (1, 32, 32), 10
@@ -80,11 +84,69 @@ class Batched:
         return losses.detach()
 
 
-def seconds(way: OneByOne | Batched, images: Tensor, labels: Tensor, steps: int) -> float:
-    began = time.process_time()
-    for _ in range(steps):
-        way.step(images, labels)
-    return time.process_time() - began
+def batches(seeds: int, batch: int) -> tuple[Tensor, Tensor]:
+    """One a seed: (seeds, batch, ...) images and (seeds, batch) labels."""
+    g = torch.Generator().manual_seed(0)
+    return torch.randn(seeds, batch, *SHAPE, generator=g), torch.randint(CLASSES, (seeds, batch), generator=g)
+
+
+class OneSeed:
+    """One of several seeds, for a process of its own."""
+
+    def __init__(self, backbone: str, seeds: int, seed: int, batch: int) -> None:
+        torch.set_num_threads(1)
+        performance.keep_freed_memory()
+        self.alone = OneByOne(networks(backbone, seeds)[seed : seed + 1])
+        self.images, self.labels = (part[seed : seed + 1] for part in batches(seeds, batch))
+
+    def steps(self, count: int) -> float:
+        """The last loss."""
+        for _ in range(count):
+            loss = self.alone.step(self.images, self.labels)
+        return float(loss)
+
+
+class Processes:
+    """A process for each seed."""
+
+    def __init__(self, backbone: str, seeds: int, batch: int) -> None:
+        self.all = [turns.Apart(OneSeed, backbone, seeds, seed, batch) for seed in range(seeds)]
+        for each in self.all:
+            each.wait()
+
+    def steps(self, count: int) -> list[float]:
+        """All at once; the last losses."""
+        for each in self.all:
+            each.begin("steps", count)
+        return [each.wait() for each in self.all]
+
+    def stop(self) -> None:
+        for each in self.all:
+            each.stop()
+
+
+def seconds(way: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    way()
+    return time.perf_counter() - began
+
+
+def measured(backbone: str, seeds: int, batch: int, steps: int, rounds: int) -> list[tuple[float, float, float]]:
+    """Seconds of a block batched, one by one and in processes, round by round."""
+    models, (images, labels) = networks(backbone, seeds), batches(seeds, batch)
+    batched, apart, processes = Batched(models), OneByOne(models), Processes(backbone, seeds, batch)
+    for _ in range(2):  # and it warms them up
+        losses = batched.step(images, labels)
+        for other in (apart.step(images, labels), torch.tensor(processes.steps(1))):
+            torch.testing.assert_close(other, losses, rtol=1e-3, atol=1e-3)
+
+    def taking(way: OneByOne | Batched) -> Callable[[], None]:
+        return lambda: [way.step(images, labels) for _ in range(steps)] and None
+
+    ways = (taking(batched), taking(apart), lambda: processes.steps(steps))
+    times = [tuple(map(seconds, ways)) for _ in range(rounds)]
+    processes.stop()
+    return times  # type: ignore[return-value]
 
 
 def main() -> None:
@@ -93,39 +155,30 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[2, 5])
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=5, help="steps a block, each of all seeds")
-    parser.add_argument("--rounds", type=int, default=5, help="pairs of blocks")
+    parser.add_argument("--rounds", type=int, default=7, help="blocks of each way")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of the batched way and of one by one")
     recording.add_option(parser)
     options = parser.parse_args()
-    batch = options.batch
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     performance.keep_freed_memory()
-    table = Table("network", "seeds", "one by one, images/s", "batched, images/s", "batched / one by one")
+    others = ("one by one", "processes")
+    table = Table("network", "seeds", "batched, images/s", *others, *(f"batched / {other}" for other in others))
     rows = []
     for backbone in options.backbones:
         for seeds in options.seeds:
-            models = networks(backbone, seeds)
-            batched, apart = Batched(models), OneByOne(models)
-            images, labels = torch.randn(seeds, batch, *SHAPE), torch.randint(CLASSES, (seeds, batch))
-            for _ in range(2):  # and it warms both up
-                torch.testing.assert_close(
-                    batched.step(images, labels), apart.step(images, labels), rtol=1e-3, atol=1e-3
-                )
-            times = [
-                (seconds(apart, images, labels, options.steps), seconds(batched, images, labels, options.steps))
-                for _ in range(options.rounds)
-            ]
-            ratios = [a / b for a, b in times]
-            total = seeds * batch * options.steps
-            speeds = [[total / taken for taken in column] for column in zip(*times)]
-            ratio = recording.spread(ratios)
-            table.add_row(backbone, str(seeds), *[f"{statistics.median(way):,.0f}" for way in speeds], ratio)
-            for what, unit, values in (
-                ("one by one", "images/s", speeds[0]), ("batched", "images/s", speeds[1]),
-                ("batched / one by one", "ratio", ratios),
-            ):
-                rows.append(recording.row(backbone, what, unit, values, seeds=seeds, batch=batch))
+            times = measured(backbone, seeds, options.batch, options.steps, options.rounds)
+            total = seeds * options.batch * options.steps
+            columns = dict(zip(("batched", *others), zip(*times)))
+            speeds = {way: [total / taken for taken in column] for way, column in columns.items()}
+            ratios = {other: [a / b for a, b in zip(columns[other], columns["batched"])] for other in others}
+            told = [f"{statistics.median(values):,.0f}" for values in speeds.values()]
+            table.add_row(backbone, str(seeds), *told, *(recording.spread(values) for values in ratios.values()))
+            same = {"seeds": seeds, "batch": options.batch}
+            rows += [recording.row(backbone, way, "images/s", values, **same) for way, values in speeds.items()]
+            rows += [recording.row(backbone, f"batched / {other}", "ratio", values, **same)
+                     for other, values in ratios.items()]
     Console(width=110).print(table)
-    recording.write(options, __file__, rows, clock="cpu", threads=1)
+    recording.write(options, __file__, rows, clock="wall", threads=options.threads)
 
 
 if __name__ == "__main__":

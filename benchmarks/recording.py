@@ -46,15 +46,20 @@ def row(name: str, what: str, unit: str, values: Sequence[float], **more: object
     made = {"name": name, "what": what, "unit": unit, "rounds": len(values), **more}
     made["median"] = short(statistics.median(values))
     if len(values) > 1:
-        low, _, high = statistics.quantiles(values, n=4)
+        low, _, high = quartiles(values)
         made["quartiles"] = [short(low), short(high)]
     return made
 
 
 def spread(values: Sequence[float], told: str = "{:.2f}") -> str:
     """The median and the middle half, for a table."""
-    low, middle, high = (told.format(value) for value in statistics.quantiles(values, n=4))
+    low, middle, high = (told.format(value) for value in quartiles(values))
     return f"{middle}  ({low} to {high})"
+
+
+def quartiles(values: Sequence[float]) -> list[float]:
+    """Of just these rounds, so never beyond them."""
+    return statistics.quantiles(values, n=4, method="inclusive")
 
 
 def short(value: float) -> float:

@@ -12,7 +12,7 @@ from steadfast.norms import BatchNorm2d
 
 
 class UsualLeNet(LeNet):
-    """The ReLU before the pooling, nothing in place: the same values and gradients as LeNet's, bit for bit."""
+    """The ReLU before the pooling, nothing in place: LeNet's values and gradients, bit for bit."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = max_pool2d(relu(self.norm1(self.conv1(x))), 2)

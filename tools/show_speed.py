@@ -33,10 +33,10 @@ def read(folder: Path) -> Found:
         found.setdefault(kind, []).append({**record, "file": path.name})
     order = [*NETWORKS]
 
-    def place(record: Record) -> tuple[int, bool, str]:
+    def place(record: Record) -> tuple[int, bool, int, str]:
         row = record["rows"][0]
         known = order.index(row["name"]) if row["name"] in order else len(order)
-        return known, bool(row.get("compiled") or row.get("tuned")), record["file"]
+        return known, bool(row.get("compiled") or row.get("tuned")), record["threads"], record["file"]
 
     return {kind: sorted(records, key=place) for kind, records in found.items()}
 

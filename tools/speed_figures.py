@@ -77,15 +77,15 @@ def loop(found: Rows) -> Figure:
 
 
 def methods(found: Rows) -> Figure:
-    """A step of each method in steps of fine-tuning, and seeds batched against one by one."""
+    """A step of each method in steps of fine-tuning, and seeds batched against a process each."""
     steps = [(row["name"], row, False) for row in found["method_cost"]
              if row["what"] == "step / finetune's" and row["name"] != "finetune"]
-    seeds = [(f"{network(row)}, {row['seeds']} seeds", row, False) for row in found["multi_seed"]
-             if row["what"] == "batched / one by one"]
+    seeds = [(f"{network(row)}, {row['seeds']} seeds\nbatches of {row['batch']}", row, False)
+             for row in found["multi_seed"] if row["what"] == "batched / processes"]
     ticks = {"xscale": "log", "xticks": [1, 2, 5, 10], "xticklabels": ["1", "2", "5", "10"]}
     return _side_by_side(
         Panel(steps, BLUE, "a step, in steps of fine-tuning", ticks),
-        Panel(seeds, GREEN, "speed of batched seeds / one by one", {"xlim": (0, None)}),
+        Panel(seeds, GREEN, "speed of batched seeds / a process each", {"xlim": (0, None)}),
     )
 
 

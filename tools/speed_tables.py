@@ -26,12 +26,14 @@ def one(rows: Sequence[Row], **wanted: object) -> Row:
 
 
 def with_commands(records: Sequence[Record], content: str) -> str:
-    """Above the content what made it, and by which clock."""
+    """Above the content what made it, by which clock, and of which commit."""
     clocks = {(record["clock"], record["threads"]) for record in records}
     told = " or ".join(f"{'CPU' if clock == 'cpu' else 'wall'} time, {plural(threads, 'thread')}"
                        for clock, threads in sorted(clocks))
     commands = "\n".join(f"    {record['command']}" for record in records)
-    return f"{commands}\n\nMedians, and in brackets the middle half of the rounds; {told}.\n\n{content}"
+    commits = "; ".join(dict.fromkeys(str(record["code"]) for record in records))
+    how = f"Medians, and in brackets the middle half of the rounds; {told}; commit {commits}."
+    return f"{commands}\n\n{how}\n\n{content}"
 
 
 def plural(count: int, word: str) -> str:
@@ -49,6 +51,7 @@ def percent(value: float) -> str:
 
 def network(row: Row) -> str:
     name = str(NETWORKS.get(row["name"], row["name"]))
+    name += f", {plural(row['threads'], 'thread')}" if row.get("threads", 1) > 1 else ""
     return name + (", compiled" if row.get("compiled") else ", Avalanche tuned" if row.get("tuned") else "")
 
 
@@ -125,7 +128,7 @@ def avalanche_table(records: Sequence[Record]) -> str:
                  for record in records]
         lines.append([f"peak memory of a run, {side}", *(f"{cell[0]['median']:,.0f} MB" for cell in peaks)])
     steps = [[row for row in record["rows"] if "step of the last task" in row["what"]] for record in records]
-    lines.append(["step of the last task / of the second", *(f"{cell[0]['median']:.2f}" for cell in steps)])
+    lines.append(["step of the last task / of the second", *(spread(cell[0]) for cell in steps)])
     return table(*lines, numbers=len(records))
 
 
@@ -180,15 +183,15 @@ def convolutions_table(records: Sequence[Record]) -> str:
 
 def seeds_table(records: Sequence[Record]) -> str:
     rows = rows_of(records)
-    lines = [["", "seeds", "batch", "one by one, images/s", "batched", "batched / one by one"]]
+    others = ("one by one", "processes")
+    lines = [["", "seeds", "batch", "batched, images/s", *others, *(f"batched / {other}" for other in others)]]
     for row in rows:
-        if row["what"] == "one by one":
+        if row["what"] == "batched":
             same = {key: row[key] for key in ("name", "seeds", "batch")}
-            batched = one(rows, what="batched", **same)
-            ratio = spread(one(rows, what="batched / one by one", **same))
-            speeds = [f"{way['median']:,.0f}" for way in (row, batched)]
-            lines.append([network(row), str(row["seeds"]), str(row["batch"]), *speeds, ratio])
-    return table(*lines, numbers=5)
+            speeds = [f"{each['median']:,.0f}" for each in (row, *(one(rows, what=other, **same) for other in others))]
+            ratios = [spread(one(rows, what=f"batched / {other}", **same)) for other in others]
+            lines.append([network(row), str(row["seeds"]), str(row["batch"]), *speeds, *ratios])
+    return table(*lines, numbers=7)
 
 
 def heads_table(records: Sequence[Record]) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import copy
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
@@ -117,11 +116,11 @@ def variants(backbone: str, size: int) -> dict[str, Variant]:
 class Bench:
     """The variants of one process."""
 
-    def __init__(self, backbone: str, size: int, threads: int, cpu_time: bool, keeping: bool) -> None:
+    def __init__(self, backbone: str, size: int, threads: int, clock: recording.Clock, keeping: bool) -> None:
         torch.set_num_threads(threads)
         if keeping:
             performance.keep_freed_memory()
-        self.clock = time.process_time if cpu_time else time.perf_counter
+        self.clock = clock
         made = variants(backbone, size)
         self.variants = {name: variant for name, variant in made.items() if (name in GIVEN_BACK) != keeping}
 
@@ -145,15 +144,15 @@ def main() -> None:
     recording.add_clock(parser)
     recording.add_option(parser)
     options = parser.parse_args()
-    recording.started(options, parser)
-    given = (options.backbone, options.batch, options.threads, options.cpu_time)
+    given = (options.backbone, options.batch, options.threads, recording.started(options, parser))
     kept, given_back = (turns.Apart(Bench, *given, keeping) for keeping in (True, False))
     for bench in (kept, given_back):
         bench.wait()
     losses = {**given_back.do("losses"), **kept.do("losses")}
     for name, each in losses.items():
         said = f"{name} learns something else: losses {each}, the default's {losses['default']}"
-        torch.testing.assert_close(each, losses["default"], rtol=0.01, atol=0.01, msg=said)
+        torch.testing.assert_close(each[0], losses["default"][0], rtol=1e-4, atol=1e-4, msg=said)
+        torch.testing.assert_close(each, losses["default"], rtol=0.01, atol=0.01, msg=said)  # Adam enlarges rounding
     times = [
         {name: (given_back if name in GIVEN_BACK else kept).do("seconds", name, options.steps) for name in losses}
         for _ in track(range(options.rounds), description="blocks")

@@ -140,8 +140,8 @@ def measured(backbone: str, seeds: int, batch: int, steps: int, rounds: int) -> 
         for other in (apart.step(images, labels), torch.tensor(processes.steps(1))):
             torch.testing.assert_close(other, losses, rtol=1e-3, atol=1e-3)
 
-    def taking(way: OneByOne | Batched) -> Callable[[], None]:
-        return lambda: [way.step(images, labels) for _ in range(steps)] and None
+    def taking(way: OneByOne | Batched) -> Callable[[], object]:
+        return lambda: [way.step(images, labels) for _ in range(steps)]
 
     ways = (taking(batched), taking(apart), lambda: processes.steps(steps))
     times = [tuple(map(seconds, ways)) for _ in range(rounds)]

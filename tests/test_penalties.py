@@ -19,7 +19,7 @@ from penalties_factory import (
     make_trainer,
     moved,
     weights,
-)  # fmt: skip
+)
 from steadfast.config import Config
 from steadfast.errors import BadConfig
 from steadfast.training import Stopped, Watcher

@@ -84,6 +84,11 @@ def test_a_runs_adam_is_the_published_one() -> None:
         np.testing.assert_allclose(p.detach().numpy(), w, rtol=1e-4, atol=1e-5)
 
 
+def tensors_of(out: Path, config: Config) -> dict[str, torch.Tensor]:
+    """Those of a run's last checkpoint."""
+    return files.read_tensors(RunFolder(out / config.name).checkpoints()[0])[0]
+
+
 def test_a_contiguous_run_is_the_same_but_for_rounding(
     run_tiny: Callable[..., experiment.Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -98,10 +103,7 @@ def test_a_contiguous_run_is_the_same_but_for_rounding(
     for name, contiguous in (("usual", False), ("contiguous", True)):
         run_tiny(config, tmp_path / name, contiguous=contiguous)
     assert layouts == 3 * [False] + 3 * [True]
-    usual, contiguous = (
-        files.read_tensors(RunFolder(tmp_path / name / config.name).checkpoints()[0])[0]
-        for name in ("usual", "contiguous")
-    )
+    usual, contiguous = (tensors_of(tmp_path / name, config) for name in ("usual", "contiguous"))
     assert contiguous.keys() == usual.keys()
     for name in usual:
         torch.testing.assert_close(contiguous[name], usual[name], rtol=1e-3, atol=1e-4)
@@ -182,10 +184,7 @@ def test_a_compiled_run_is_the_eager_one_but_for_rounding(
     for name, compiled in (("eager", False), ("compiled", True)):
         run_tiny(config, tmp_path / name, compiled=compiled)
     assert counters["stats"]["unique_graphs"] == graphs + 1  # whole batches alone: not the last ones, not the tests
-    eager, compiled = (
-        files.read_tensors(RunFolder(tmp_path / name / config.name).checkpoints()[0])[0]
-        for name in ("eager", "compiled")
-    )
+    eager, compiled = (tensors_of(tmp_path / name, config) for name in ("eager", "compiled"))
     assert compiled.keys() == eager.keys()
     for name in eager:
         torch.testing.assert_close(compiled[name], eager[name], rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
@@ -195,7 +194,7 @@ def test_a_compiled_run_is_the_eager_one_but_for_rounding(
     with pytest.raises(Stopped):
         run_tiny(config, out, compiled=True, watcher=Watcher(step=taken.append, stop=lambda: len(taken) >= 3))
     run_tiny(config, out, compiled=True)
-    assert_same_bits(files.read_tensors(RunFolder(out / config.name).checkpoints()[0])[0], compiled)
+    assert_same_bits(tensors_of(out, config), compiled)
 
 
 @needs_compiler

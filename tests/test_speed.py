@@ -132,9 +132,7 @@ class Counter:
         os._exit(3)
 
 
-def test_what_is_apart_has_a_process_of_its_own_and_its_end_is_seen(
-    module: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_apart_has_a_process_of_its_own_and_its_end_is_seen(module: Any) -> None:
     apart = module("turns").Apart(Counter, 5)
     assert apart.wait() is None
     assert apart.do("add", 2)[0] == 7

@@ -26,7 +26,7 @@ from .options import (
     complaints,
     console,
     with_config,
-)  # fmt: skip
+)
 from .watching import conclude, watched
 
 RUNS = Path("runs")

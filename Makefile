@@ -1,21 +1,28 @@
-# make demo    learn ten classes two at a time, end with a table and a picture in demo/
-# make test    the tests
-# make lint    ruff and mypy
-# make torture the slow tests that break things on purpose
+# make demo      learn ten classes two at a time; ends with a table and a picture in demo/
+# make test      the tests that a contributor needs, a few minutes
+# make test-all  those and the slow ones
+# make lint      ruff and mypy
+# make torture   kill runs, fill disks, garble files: half an hour
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= dev
+WORKERS ?= 2
 BIN := $(VENV)/bin
 comma := ,
 READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
+# One thread per test process: two that share two cores finish sooner than one with two threads.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test lint torture clean venv
+.PHONY: demo test test-all lint torture clean venv
 
 demo: $(READY)
-	$(BIN)/steadfast run split-digits --out demo
+	$(BIN)/holdfast run split-digits --out demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not torture"
+	$(PYTEST) -m "not slow and not torture"
+
+test-all: $(READY)
+	$(PYTEST) -m "not torture"
 
 torture: $(READY)
 	$(BIN)/python -m pytest -m torture

@@ -11,11 +11,19 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from steadfast.data import catalog
-from steadfast.data.catalog import Entry, Packed, Part
+from holdfast.data import DATASETS, published
+from holdfast.data.published import Entry, Packed, Part
 
 NOWHERE = "http://127.0.0.1:9/"  # the discard port: refused at once
+
+
+def use(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an entry in the place of the published one with its name."""
+    monkeypatch.setitem(DATASETS._things, entry.name, entry)
+    every = tuple(entry if each.name == entry.name else each for each in published.EVERY)
+    monkeypatch.setattr(published, "EVERY", every)
 
 
 def sha256(content: bytes) -> str:
@@ -69,11 +77,11 @@ def fake_idx(name: str, seed: int) -> Fake:
         Packed(f"{part}.gz", len(files[f"{part}.gz"]), sha256(files[f"{part}.gz"]), (_part(part, content),))
         for part, content in parts.items()
     )
-    return Fake(dataclasses.replace(catalog.entry(name), packed=packed, addresses=(NOWHERE,)), parts, files)
+    return Fake(dataclasses.replace(DATASETS[name], packed=packed, addresses=(NOWHERE,)), parts, files)
 
 
 def fake_cifar(name: str, seed: int) -> Fake:
-    real = catalog.entry(name)
+    real = DATASETS[name]
     rng = np.random.default_rng(seed)
     parts = {}
     for part in (*real.train, *real.test):

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from conftest import make_tiny_stream, make_tiny_trainer
-from steadfast import distributed, files
-from steadfast.training import Stopped, Watcher
+from holdfast import files
+from holdfast.learning import distributed
+from holdfast.learning.training import Stopped, Watcher
 
 State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 
@@ -25,7 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
     "replay-mlp": {"backbone": "mlp"},
     "replay-resnet": {"backbone": "resnet20", "epochs": 1},
     "replay-herding": {"policy": "herding", "augment": "crop-flip"},
-    "replay-strong": {"balance": True, "distill": "logits", "vary": "shift", "insert": "during"},
+    "replay-strong": {"balance": True, "distill": "logits", "augment_memory": "shift", "store": "during"},
     "replay-features": {"distill": "features"},
     "ewc": {"method": "ewc", "strength": 10.0, **SGD},
     "online-ewc": {"method": "online-ewc", "strength": 10.0, "importance": "sample", **SGD},

@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from steadfast import heads
-from steadfast.config import Config
-from steadfast.learner import Learner
-from steadfast.methods import METHODS
-from steadfast.methods.penalty import Penalty
-from steadfast.streams import Samples, Stream, Task
-from steadfast.training import Trainer, Watcher
+from holdfast import heads
+from holdfast.learning.learner import Learner
+from holdfast.learning.streams import Samples, Stream, Task
+from holdfast.learning.training import Trainer, Watcher
+from holdfast.methods import METHODS
+from holdfast.methods.penalty import Penalty
 
 PENALTIES = ("ewc", "online-ewc", "si", "mas")
 HEADS = ("simplex", "orthoplex", "cube", "polygon", "expanding", "preallocated")
@@ -67,17 +66,20 @@ def make_stream(tasks: int = 3, count: int = 24) -> Stream:
 
 def make_method(name: str, learner: Learner, lr: float = 0.01, sgd: bool = False, **options: object) -> Penalty:
     options = {"strength": 1.0, **options} if name in PENALTIES else options
-    config = Config("split-digits", method=name, **options)  # type: ignore[arg-type]
+    batch = int(options.pop("batch", 128))  # type: ignore[call-overload]
     optimizer = (torch.optim.SGD if sgd else torch.optim.Adam)(learner.parameters(), lr=lr)
-    return METHODS[name](learner, optimizer, config, torch.Generator().manual_seed(1))  # type: ignore[return-value]
+    declared = METHODS.options(name)(**options)
+    return METHODS[name](  # type: ignore[return-value]
+        learner, optimizer, declared, torch.Generator().manual_seed(1), batch=batch
+    )
 
 
 def make_trainer(name: str, head: str = "expanding", watcher: Watcher | None = None, **options: object) -> Trainer:
     with torch.random.fork_rng():
         torch.manual_seed(2)
         learner = make_learner(Small(), head)
-    method = make_method(name, learner, **options)
-    return Trainer(learner, method, make_stream(), epochs=2, batch=8, generator=method.generator, watcher=watcher)
+    method = make_method(name, learner, batch=8, **options)
+    return Trainer(learner, method, make_stream(), epochs=2, generator=method.generator, watcher=watcher)
 
 
 def moved(learner: Learner, by: float = 0.1) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from steadfast import metrics
-from steadfast.config import Config
-from steadfast.methods import METHODS
+from holdfast.learning import metrics
+from holdfast.methods import METHODS
+from holdfast.runs.config import Config
 
 
 def make_record(
@@ -32,7 +32,7 @@ def make_record(
         "seconds": 660.5,
         "quick": full.quick,
         "environment": {
-            "steadfast": "0.1.0", "code": "abcdef123456", "torch": "2.9.0", "python": "3.11.2", "machine": "x86_64",
+            "holdfast": "0.1.0", "code": "abcdef123456", "torch": "2.9.0", "python": "3.11.2", "machine": "x86_64",
             "device": "cpu", "threads": 1,
         },
     }
@@ -55,7 +55,7 @@ def make_features(labels: int = 4, steps: int = 2) -> dict[str, Any]:
     turned = [None if slot == labels - 1 else 2.5 for slot in range(labels)]
     head = {"frames": frames, "features_turned": turned, "weights_turned": turned}
     return {
-        "kind": "features", "format": 1, "environment": {"steadfast": "0.1.0"},
+        "kind": "features", "format": 1, "environment": {"holdfast": "0.1.0"},
         "dataset": "digits", "start": labels - steps + 1, "add": steps - 1,
         "labels": [str(label) for label in range(labels)], "quick": False,
         "heads": [{"title": "fixed polygon", **head}, {"title": "trainable", **head}],

@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from steadfast import augment
-from steadfast.errors import UnknownName
+from holdfast.errors import UnknownName
+from holdfast.learning.augment import AUGMENTATIONS
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -40,7 +40,7 @@ def test_a_batch_is_cropped_as_each_image_would_be(name: str, padding: int, flip
         crop_one(image, padding, y, x, m)
         for image, y, x, m in zip(images.numpy(), top.flatten(), left.flatten(), mirrored.flatten())
     ]
-    assert np.array_equal(augment.get(name)(images, seeded(7)).numpy(), np.stack(expected))
+    assert np.array_equal(AUGMENTATIONS[name](images, seeded(7)).numpy(), np.stack(expected))
 
 
 @pytest.mark.parametrize(("name", "padding", "mirrors"), [("crop-flip", 4, 2), ("shift", 2, 1)])
@@ -49,17 +49,17 @@ def test_every_place_and_mirror_is_as_likely_as_any_other(name: str, padding: in
     image = torch.zeros(1, 1, 32, 32, dtype=torch.uint8)
     image[..., 16, 15], image[..., 16, 16] = 100, 200
     count = 40 * mirrors * (2 * padding + 1) ** 2
-    found = augment.get(name)(image.expand(count, 1, 32, 32), seeded(3)).flatten(1)
+    found = AUGMENTATIONS[name](image.expand(count, 1, 32, 32), seeded(3)).flatten(1)
     places = Counter(zip((found == 100).int().argmax(1).tolist(), (found == 200).int().argmax(1).tolist()))
     assert len(places) == mirrors * (2 * padding + 1) ** 2
     assert stats.chisquare(list(places.values())).pvalue > 0.001
 
 
-@pytest.mark.parametrize("name", list(augment.AUGMENTS))
+@pytest.mark.parametrize("name", list(AUGMENTATIONS))
 def test_the_images_given_are_left_untouched_and_the_seed_decides(name: str) -> None:
     images = random_images(20, 1, 16, 16)
     before = images.clone()
-    first, again, other = (augment.get(name)(images, seeded(seed)) for seed in (1, 1, 2))
+    first, again, other = (AUGMENTATIONS[name](images, seeded(seed)) for seed in (1, 1, 2))
     assert torch.equal(images, before)
     assert torch.equal(first, again)
     assert first.dtype == torch.uint8 and first.shape == images.shape
@@ -68,4 +68,4 @@ def test_the_images_given_are_left_untouched_and_the_seed_decides(name: str) -> 
 
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(UnknownName, match="shift"):
-        augment.get("shfit")
+        AUGMENTATIONS["shfit"]

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from steadfast import beyond
-from steadfast.benchmarks import BENCHMARKS
-from steadfast.config import Config
-from steadfast.data import Dataset
-from steadfast.report import exports
+from holdfast.data import Dataset
+from holdfast.paper import ablation as beyond
+from holdfast.report import exports
+from holdfast.runs.benchmarks import BENCHMARKS
+from holdfast.runs.config import Config
 
 
 def test_the_ablation_covers_each_option_alone_and_together_for_each_head() -> None:
     configs = beyond.configs([0, 1])
-    assert {c.resolved().memory for c in configs} == {100, 1100}
+    assert {c.resolved().get("memory") for c in configs} == {100, 1100}
     assert {c.resolved().head for c in configs} == {"simplex", "expanding", "preallocated"}
     assert len({c.hash for c in configs}) == len(configs) == 2 * 2 * 3 * len(beyond.variants(BENCHMARKS["split-mnist"]))
 
@@ -38,15 +38,16 @@ def test_records_become_rows_beside_the_paper_s() -> None:
 
 
 def test_the_table_says_what_strong_stands_for() -> None:
-    assert beyond.title("split-mnist", "strong") == "strong: balance, vary shift, distill features"
+    assert beyond.title("split-mnist", "strong") == "strong: balance, augment memory shift, distill features"
     assert beyond.title("split-cifar10", "strong") == "strong: balance, distill logits (weight 2)"
     assert beyond.title("permuted-mnist", "strong") == "strong: balance, distill logits (weight 2)"
     assert beyond.title("split-mnist", "published") == "the paper's own"
     records = [{"config": c.resolved().to_json(), "final_average_accuracy": 90.0}
                for c in beyond.configs([0], heads=["simplex"], memories=[100])]
     rows = exports.ablation_table(SimpleNamespace(ablation=beyond.rows(records)))
-    assert rows[-1].startswith("| split-mnist | 100 | strong: balance, vary shift, distill features | 90.00 (1) |")
-    assert rows[-2].startswith("| split-mnist | 100 | balance + vary | 90.00 (1) |")
+    strong = "strong: balance, augment memory shift, distill features"
+    assert rows[-1].startswith(f"| split-mnist | 100 | {strong} | 90.00 (1) |")
+    assert rows[-2].startswith("| split-mnist | 100 | balance + augment memory | 90.00 (1) |")
 
 
 def test_a_run_of_ones_own_folder_is_no_row_of_the_ablation(tmp_path: Path) -> None:
@@ -54,8 +55,7 @@ def test_a_run_of_ones_own_folder_is_no_row_of_the_ablation(tmp_path: Path) -> N
         np.save(tmp_path / f"{part}_images.npy", np.zeros((4, 1, 8, 8), dtype=np.uint8))
         np.save(tmp_path / f"{part}_labels.npy", np.array([0, 1, 0, 1]))
     config = Config(f"arrays:{tmp_path}", tasks=2).resolved()
-    strong = Config(f"arrays:{tmp_path}", tasks=2, recipe="strong").resolved()
-    assert (strong.balance, strong.vary, strong.distill) == (True, "shift", "features")
+    assert config.protocol.strong == {"augment_memory": "shift", "distill": "features"}
     assert beyond.rows([{"config": config.to_json(), "final_average_accuracy": 50.0}]) == []
 
 

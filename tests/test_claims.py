@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
+from holdfast.paper import cells as paper
+from holdfast.paper import claims, intervals
+from holdfast.paper.editions import editions, key
+from holdfast.paper.questions import questions
+from holdfast.report.tables import tables, tally
+from holdfast.runs import records
+from holdfast.runs.config import Config
+from holdfast.runs.records import Record
 from records_factory import make_record
-from steadfast import paper
-from steadfast.config import Config
-from steadfast.report import claims, intervals, records
-from steadfast.report.editions import editions, key
-from steadfast.report.questions import questions
-from steadfast.report.records import Record
-from steadfast.report.tables import tables, tally
 
 
 def runs(config: Config, values: Sequence[float], **more: Any) -> list[Record]:
@@ -190,12 +191,12 @@ def test_quick_runs_never_mix_with_full_ones() -> None:
 
 
 def test_the_two_by_two_is_shown_with_what_is_missing() -> None:
-    def permuted(head: str, over: str) -> Config:
-        return Config("permuted-mnist", memory=100, head=head, over=over)
+    def permuted(head: str, softmax_over: str) -> Config:
+        return Config("permuted-mnist", memory=100, head=head, softmax_over=softmax_over)
 
     some = runs(permuted("simplex", "all"), [81.0]) + runs(permuted("expanding", "all"), [79.0])
     some += runs(permuted("preallocated", "seen"), [64.0])
     square = questions(editions(some)[0])[0]
     assert [each.text for each in square.readings] == ["81.00", "not run", "79.00", "64.00"]
     assert "+15.00 points" in square.answer and "no interval" in square.answer
-    assert "--over seen" in square.readings[1].config.command()
+    assert "--softmax-over seen" in square.readings[1].config.command()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -17,13 +17,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import steadfast
+import holdfast
 from conftest import assert_same_bits
-from steadfast import backbones, cli, data, experiment, heads
-from steadfast.benchmarks import BENCHMARKS
-from steadfast.config import Config
-from steadfast.methods import METHODS
-from steadfast.run_folder import RunFolder
+from holdfast.backbones import BACKBONES
+from holdfast.cli import main as cli
+from holdfast.cli.options import PANELS, owned_options
+from holdfast.data import places
+from holdfast.hardware import Machine
+from holdfast.heads import HEADS
+from holdfast.methods import METHODS, recipes
+from holdfast.options import declared
+from holdfast.runs import experiment
+from holdfast.runs.benchmarks import BENCHMARKS
+from holdfast.runs.config import PROTOCOL, Config
+from holdfast.runs.folder import RunFolder
 from test_experiment import left_behind
 
 Call = Callable[..., tuple[int, str, str]]
@@ -33,10 +40,10 @@ FAST = ("--backbone", "mlp", "--device", "cpu", "--threads", "1")
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """`steadfast ...` in this process: exit code, stdout, stderr."""
+    """`holdfast ...` in this process: exit code, stdout, stderr."""
 
     def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["steadfast", *words])
+        monkeypatch.setattr(sys, "argv", ["holdfast", *words])
         code = 0
         try:
             cli.main()
@@ -57,6 +64,10 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         (["run", "split-digits", "--backbone", "lenett"], "Did you mean 'lenet'?"),
         (["run", "split-digits", "--augment", "crop-flop"], "Did you mean 'crop-flip'?"),
         (["data", "minst"], "Did you mean 'mnist'?"),
+        (["rum", "split-digits"], "Did you mean 'run'?"),
+        (["run", "split-digits", "--recipe", "stronk"], "paper, strong"),
+        (["run", "split-digits", "--method", "gem", "--recipe", "strong"], "'replay', not 'gem'"),
+        (["run", "split-digits", "--strength", "3"], "choose one of ewc, online-ewc, si, mas"),
         (["run", "split-digits", "--slots", "5"], "5 slots cannot hold the 10 classes"),
         (["run", "split-digits", "--memory", "5"], "at least 10, or 0 for none"),
         (["run", "split-digits", "--head", "polygon", "--slots", "1000"], "choose simplex, orthoplex or cube"),
@@ -80,7 +91,6 @@ def test_a_mistake_is_answered_in_one_line_with_the_way_out(
         ["run", "split-digits", "--memory", "many"],
         ["run", "split-digits", "--threads", "0"],
         ["run"],
-        ["rum", "split-digits"],
     ],
     ids=" ".join,
 )
@@ -89,18 +99,50 @@ def test_wrong_flags_exit_with_2(words: list[str], call: Call) -> None:
     assert code == 2 and "Traceback" not in complaint
 
 
-def test_the_help_of_run_mentions_every_field_of_config() -> None:
-    answer = CliRunner().invoke(cli.app, ["run", "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+def help_of(*words: str) -> str:
+    answer = CliRunner().invoke(cli.app, [*words, "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
     assert answer.exit_code == 0
-    for field in dataclasses.fields(Config):
-        flag = "benchmark" if field.name == "benchmark" else "--" + field.name.replace("_", "-")
-        assert flag in answer.output, flag
-    for flag in ("--data", "--out", "--device", "--threads", "--resume", "--compile", "--contiguous"):
-        assert flag in answer.output, flag
+    return answer.output
+
+
+def test_the_help_of_run_has_every_option_under_the_name_of_its_owners() -> None:
+    told = help_of("run")
+    flags = {each.flag for each in PROTOCOL} | {each.flag for each in declared(Machine) if each.name != "share"}
+    for flag in {"benchmark", "--recipe", "--resume", "--search", *flags}:
+        assert flag in told, flag
+    for registry in (METHODS, HEADS, BACKBONES):
+        for owner in registry:
+            for option in declared(registry.options(owner)):
+                panel = next(part for part in told.split("╭─ ") if re.search(rf"│ +{option.flag} ", part))
+                assert owner in panel.split("─╮")[0], f"{option.flag} of {owner}"
+
+
+def test_every_setting_of_the_protocol_is_in_one_group() -> None:
+    grouped = [name for names in PANELS.values() for name in names]
+    assert sorted(grouped) == sorted([*(each.name for each in PROTOCOL), "recipe"])
+    assert not set(grouped) & set(owned_options())
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_is_listed_and_explains_itself(command: str) -> None:
+    assert command in help_of() and f"holdfast {command}" in help_of(command).replace("root ", "holdfast ")
+
+
+def test_the_help_and_the_lists_do_not_import_torch() -> None:
+    """So that they answer at once: importing PyTorch takes seconds."""
+    code = (
+        "import sys; from holdfast.cli import main\n"
+        "try: main.app()\n"
+        "except SystemExit: pass\n"
+        "print('torch' in sys.modules or 'sklearn' in sys.modules or 'matplotlib' in sys.modules, file=sys.stderr)"
+    )
+    for words in (["--help"], ["heads"], ["methods"], ["backbones"], ["benchmarks"]):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120)
+        assert done.stderr.strip() == "False", (words, done.stderr)
 
 
 def test_the_lists_have_everything_there_is(call: Call) -> None:
-    lists = {"benchmarks": BENCHMARKS, "heads": heads.HEADS, "methods": METHODS, "backbones": backbones.BACKBONES}
+    lists = {"benchmarks": BENCHMARKS, "heads": HEADS, "methods": METHODS, "backbones": BACKBONES}
     for command, names in lists.items():
         code, out, _ = call(command)
         assert code == 0
@@ -108,7 +150,7 @@ def test_the_lists_have_everything_there_is(call: Call) -> None:
 
 
 def test_the_version_is_told(call: Call) -> None:
-    assert call("--version") == (0, f"steadfast {steadfast.__version__}\n", "")
+    assert call("--version") == (0, f"holdfast {holdfast.__version__}\n", "")
 
 
 class Caught(Exception):
@@ -119,12 +161,15 @@ CONFIGS = [
     Config("split-digits"),
     Config("split-mnist", memory=100, head="expanding", seed=3),
     Config("split-mnist", method="ewc"),
-    Config("split-mnist", method="si", strength=0.25, importance="prediction"),
+    Config("split-mnist", method="si", strength=0.25),
     Config("permuted-mnist", method="gem", memory=200, margin=0.25, gem_replay=True),
-    Config("split-cifar10", lr=1e-05, over="seen", order="shuffled", validation=0.1, augment="none", slots=1000),
+    Config("split-cifar10", lr=1e-05, softmax_over="seen", order="shuffled", validation=0.1, augment="none"),
+    Config("split-cifar10", slots=1000),
     Config("split-digits", tasks=4, policy="herding", batch=64, optimizer="sgd", epochs=3, quick=True),
     Config("split-digits", head="cube", slots=2**64),
     Config("split-digits", head="preallocated", embedding=2, memory=0),
+    Config("split-digits", schedule="3,1", distill="features", augment_memory="shift", balance=True, store="during"),
+    Config("split-mnist", method="ewc", importance="label", importance_samples=100),
 ]
 
 
@@ -145,21 +190,37 @@ def test_the_command_of_a_configuration_makes_that_configuration(
     assert [each.hash for each in caught] == [config.hash] * 2
 
 
+@pytest.mark.parametrize(("words", "given"), [
+    ([], {}),
+    (["--no-balance"], {"balance": False}),
+    (["--augment-memory", "none", "--memory", "100"], {"augment_memory": "none", "memory": 100}),
+])
+def test_a_recipe_stands_for_its_options(
+    words: list[str], given: dict[str, Any], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught: list[Config] = []
+    monkeypatch.setattr(experiment, "run", lambda config, *args, **options: caught.append(config) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        call("run", "split-mnist", "--recipe", "strong", *words)
+    options = recipes.expand("strong", given, strong=BENCHMARKS["split-mnist"].strong)
+    assert caught[0].hash == Config("split-mnist", **options).hash
+
+
 def test_messages_are_not_taken_for_markup(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **options: Any) -> None:
-        raise steadfast.errors.BadConfig("pip install 'steadfast[timm]' " + 30 * "and go on " + "[/]")
+        raise holdfast.errors.BadConfig("pip install 'holdfast[timm]' " + 30 * "and go on " + "[/]")
 
     monkeypatch.setattr(experiment, "run", refuse)
     code, _, complaint = call("run", "split-digits")
     assert code == 2
-    assert complaint == "error: pip install 'steadfast[timm]' " + 30 * "and go on " + "[/]\n"
+    assert complaint == "error: pip install 'holdfast[timm]' " + 30 * "and go on " + "[/]\n"
 
 
 def test_data_in_a_folder_without_any_is_shown_as_missing(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("STEADFAST_DATA", raising=False)
-    monkeypatch.setattr(data.places, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.delenv("HOLDFAST_DATA", raising=False)
+    monkeypatch.setattr(places, "cache_folder", lambda: tmp_path / "cache")
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte.gz").write_bytes(b"not a data set")
     code, out, _ = call("data", "mnist", "--data", str(tmp_path))
@@ -182,9 +243,9 @@ def test_a_run_from_end_to_end(call: Call, tmp_path: Path) -> None:
     result = folder.read_result()
     assert result is not None and len(result["accuracy_matrix"]) == 5
     assert f"{result['final_average_accuracy']:.2f} %" in out and str(folder.path) in out
-    assert "steadfast run split-digits --memory 100 --backbone mlp --epochs 1\n" in out
+    assert "holdfast run split-digits --backbone mlp --epochs 1 --memory 100\n" in out
     names = {path.name for path in folder.path.iterdir()}
-    assert {"config.json", "environment.json", "metrics.jsonl", "result.json", "accuracy.png", "drift.png"} <= names
+    assert {"config.json", "environment.jsonl", "metrics.jsonl", "result.json", "accuracy.png", "drift.png"} <= names
     assert len(folder.checkpoints()) == 1
     for picture in ("accuracy.png", "drift.png"):
         content = (folder.path / picture).read_bytes()
@@ -203,7 +264,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_changes_nothing(call: Call, tmp_path
     assert code == 130
     assert "Traceback" not in told
     command = shlex.split(told.strip().splitlines()[-1])
-    assert command[0] == "steadfast" and folder_in(tmp_path / "cut short").read_result() is None
+    assert command[0] == "holdfast" and folder_in(tmp_path / "cut short").read_result() is None
     assert call(*command[1:], "--device", "cpu")[0] == 0  # exactly what it said
     words = ("run", "split-digits", "--epochs", EPOCHS, *FAST, "--out", str(tmp_path / "whole"))
     assert call(*words)[0] == 0
@@ -222,7 +283,7 @@ def interrupted(with_signal: signal.Signals, out: Path) -> tuple[int, str]:
     """A run in a process of its own, sent a signal as soon as it has saved something: exit code and stderr."""
     words = ["run", "split-digits", "--epochs", EPOCHS, *FAST, "--out", str(out)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "steadfast", *words],
+        [sys.executable, "-m", "holdfast", *words],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "60"},
     )
     try:
@@ -236,17 +297,10 @@ def interrupted(with_signal: signal.Signals, out: Path) -> tuple[int, str]:
     return process.returncode, told
 
 
-def test_help_groups_every_setting_once() -> None:
-    from steadfast.commands.options import PANELS
-
-    grouped = [name for names in PANELS.values() for name in names]
-    assert sorted(grouped) == sorted(field.name for field in dataclasses.fields(Config) if field.name != "benchmark")
-
-
 def test_a_terminal_without_a_degree_sign_gets_a_result_all_the_same() -> None:
     code = (
-        "import sys; from steadfast import cli; from steadfast.commands.options import console;"
-        "cli.app = lambda: console.print('12.5° turned'); cli.main()"
+        "from holdfast.cli import main; from holdfast.cli.options import console;"
+        "main.app = lambda: console.print('12.5° turned'); main.main()"
     )
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)

@@ -1,6 +1,6 @@
 """The data sets: found in order, verified by checksum, parsed into tensors, downloaded whole or not at all.
 
-The unit tests run on tiny stand-ins for the real files, entered into the catalog with their own checksums.
+The unit tests run on tiny stand-ins for the real files, registered with their own checksums.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ import numpy as np
 import pytest
 import torch
 
-from data_factory import NOWHERE, Fake, fake_cifar, fake_idx, sha256
-from steadfast import data
-from steadfast.data import catalog
-from steadfast.errors import BadData, UnknownName
+from data_factory import NOWHERE, Fake, fake_cifar, fake_idx, sha256, use
+from holdfast import data
+from holdfast.data import DATASETS, published
+from holdfast.errors import BadData, UnknownName
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    """Every test has a cache folder of its own, and no STEADFAST_DATA unless it is about the real data."""
+    """Every test has a cache folder of its own, and no HOLDFAST_DATA unless it is about the real data."""
     cache = tmp_path / "cache"
-    monkeypatch.setattr("steadfast.data.places.platformdirs.user_cache_path", lambda _: cache)
+    monkeypatch.setattr("holdfast.data.places.platformdirs.user_cache_path", lambda _: cache)
     if "real" not in request.node.name:
-        monkeypatch.delenv("STEADFAST_DATA", raising=False)
+        monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     return cache
 
 
 @pytest.fixture
 def mnist(monkeypatch: pytest.MonkeyPatch) -> Fake:
     fake = fake_idx("mnist", seed=1)
-    monkeypatch.setitem(catalog.CATALOG, "mnist", fake.entry)
+    use(fake.entry, monkeypatch)
     return fake
 
 
 @pytest.fixture
 def fashion(monkeypatch: pytest.MonkeyPatch) -> Fake:
     fake = fake_idx("fashion-mnist", seed=2)
-    monkeypatch.setitem(catalog.CATALOG, "fashion-mnist", fake.entry)
+    use(fake.entry, monkeypatch)
     return fake
 
 
 @pytest.fixture(params=["cifar10", "cifar100"])
 def cifar(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fake:
     fake = fake_cifar(request.param, seed=3)
-    monkeypatch.setitem(catalog.CATALOG, request.param, fake.entry)
+    use(fake.entry, monkeypatch)
     return fake
 
 
@@ -81,14 +81,13 @@ def serve() -> Iterator[Serve]:
 
 
 def from_addresses(fake: Fake, monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    entry = dataclasses.replace(fake.entry, addresses=addresses)
-    monkeypatch.setitem(catalog.CATALOG, entry.name, entry)
+    use(dataclasses.replace(fake.entry, addresses=addresses), monkeypatch)
 
 
 # ---------------------------------------------------------------- names
 
 
-def test_the_names_are_the_five_of_the_issue() -> None:
+def test_the_five_data_sets_are_known_by_name() -> None:
     assert data.names() == ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100")
 
 
@@ -98,15 +97,77 @@ def test_an_unknown_name_is_answered_with_the_nearest(call: Callable[[str], obje
         call("cifar-10")
 
 
-def test_every_checksum_in_the_catalog_is_a_different_sha256() -> None:
-    sums = [s for e in catalog.CATALOG.values() for p in e.packed for _, s in p.known]
-    sums += [part.sha256 for e in catalog.CATALOG.values() for part in e.parts]
+def test_every_checksum_of_a_published_file_is_a_different_sha256() -> None:
+    sums = [s for entry in published.EVERY for packed in entry.packed for _, s in packed.known]
+    sums += [part.sha256 for entry in published.EVERY for part in entry.parts]
     assert len(set(sums)) == len(sums) == 12 + 2 + 8 + 8
     assert all(len(s) == 64 and int(s, 16) for s in sums)
 
 
 def test_every_data_set_has_a_mirror() -> None:
-    assert all(len(set(entry.addresses)) == 2 for entry in catalog.CATALOG.values())
+    assert all(len(set(entry.addresses)) == 2 for entry in published.EVERY)
+
+
+# ---------------------------------------------------------------- people's own, registered
+
+
+def colours(count: int, seed: int, channels: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    return draw.integers(0, 256, (count, channels, 5, 7), dtype=np.uint8), np.arange(count) % 3
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever is registered here is gone afterwards."""
+    for part in ("_things", "_lines"):
+        monkeypatch.setattr(DATASETS, part, dict(getattr(DATASETS, part)))
+    yield
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_data_set_of_any_size_and_channels_is_one_registration(tmp_path: Path) -> None:
+    given: list[Path | None] = []
+
+    @data.register("fields", "two channels of 5 x 7")
+    def fields(folder: Path | None) -> data.Dataset:
+        given.append(folder)
+        return data.from_arrays("fields", *colours(12, 0), *colours(6, 1), classes=("hay", "oats", "rye"))
+
+    loaded = data.load("fields", tmp_path)
+    assert "fields" in data.names() and given == [tmp_path]
+    assert loaded.train_images.shape == (12, 2, 5, 7) and len(loaded.mean) == len(loaded.std) == 2
+    unit = colours(12, 0)[0] / 255
+    assert loaded.mean == pytest.approx(unit.mean((0, 2, 3))) and loaded.std == pytest.approx(unit.std((0, 2, 3)))
+    assert [row.status for row in data.locate("fields")] == ["ok"] == [row.status for row in data.fetch("fields")]
+    assert data.fingerprint("fields") == loaded.fingerprint is not None
+
+
+def test_the_fingerprint_of_arrays_is_of_their_content() -> None:
+    def fingerprint(seed: int = 0, **more: object) -> str | None:
+        return data.from_arrays("fields", *colours(12, seed), *colours(6, 9), **more).fingerprint
+
+    assert fingerprint() == fingerprint()
+    assert len({fingerprint(), fingerprint(1), fingerprint(classes=("a", "b", "c"))}) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({0: colours(12, 0)[0].astype(float)}, r"images of torch.float64.*images are uint8"),
+        ({0: colours(12, 0)[0][:, 0]}, r"shape \(12, 5, 7\)"),
+        ({1: np.zeros(11)}, r"labels of shape \(11,\)"),
+        ({2: colours(6, 1, channels=1)[0]}, "differ in shape"),
+        ({1: np.full(12, -1)}, "labels outside 0 to"),
+    ],
+)
+def test_arrays_that_are_no_data_set_are_refused(change: dict[int, np.ndarray], told: str) -> None:
+    parts = [*colours(12, 0), *colours(6, 1)]
+    for at, value in change.items():
+        parts[at] = value
+    with pytest.raises(BadData, match=told):
+        data.from_arrays("fields", *parts)
+    with pytest.raises(BadData, match="labels outside 0 to 1"):
+        data.from_arrays("fields", *colours(12, 0), *colours(6, 1), classes=("two", "names"))
 
 
 # ---------------------------------------------------------------- digits
@@ -202,8 +263,8 @@ def test_the_folder_given_comes_before_the_variable_and_the_variable_before_the_
     for root in (given, variable, own_cache):
         mnist.write(root, "MNIST/raw", packed=True)
     assert {row.where for row in data.locate("mnist")} == {"cache"}
-    monkeypatch.setenv("STEADFAST_DATA", str(variable))
-    assert {row.where for row in data.locate("mnist")} == {"STEADFAST_DATA"}
+    monkeypatch.setenv("HOLDFAST_DATA", str(variable))
+    assert {row.where for row in data.locate("mnist")} == {"HOLDFAST_DATA"}
     rows = data.locate("mnist", given)
     assert {row.where for row in rows} == {"--data"} and len(rows) == 4
     assert all(row.path is not None and given in row.path.parents and row.status == "ok" for row in rows)
@@ -229,9 +290,7 @@ def test_the_other_packing_in_circulation_is_accepted(
     )
     root = Fake(fashion.entry, {}, repacked).write(tmp_path / "debian", "fashion-mnist", packed=True)
     assert {row.status for row in data.locate("fashion-mnist", root)} == {"damaged"}
-    monkeypatch.setitem(
-        catalog.CATALOG, "fashion-mnist", dataclasses.replace(fashion.entry, packed=packed)
-    )
+    use(dataclasses.replace(fashion.entry, packed=packed), monkeypatch)
     assert {row.status for row in data.locate("fashion-mnist", root)} == {"ok"}
 
 
@@ -411,7 +470,7 @@ def test_absent_and_offline_names_the_files_their_checksums_and_where_to_put_the
     for name, content in mnist.files.items():
         assert f"{name}  sha256 {sha256(content)}" in message
     assert f"put them into {own_cache / 'MNIST/raw'}" in message
-    assert "--data or STEADFAST_DATA" in message
+    assert "--data or HOLDFAST_DATA" in message
     assert message.count(f"{NOWHERE}t") == 1  # an address that cannot be reached is not asked for each file
 
 
@@ -432,10 +491,10 @@ def test_nothing_is_downloaded_when_downloading_is_off(
     [("mnist", 60000, 5e-5), ("fashion-mnist", 60000, 5e-5), ("cifar10", 50000, 1e-3), ("cifar100", 50000, 1e-3)],
 )
 def test_the_real_data_has_its_known_shape_and_statistics(name: str, train: int, mean_std_within: float) -> None:
-    if not os.environ.get("STEADFAST_DATA"):
-        pytest.skip("STEADFAST_DATA is not set: no folder with the original data sets")
+    if not os.environ.get("HOLDFAST_DATA"):
+        pytest.skip("HOLDFAST_DATA is not set: no folder with the original data sets")
     if any(row.status == "missing" for row in data.locate(name)):
-        pytest.skip(f"STEADFAST_DATA holds no {name}")
+        pytest.skip(f"HOLDFAST_DATA holds no {name}")
     loaded = data.load(name, download=False)
     assert len(loaded.train_images) == train and len(loaded.test_images) == 10000
     for labels in (loaded.train_labels, loaded.test_labels):

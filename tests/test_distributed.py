@@ -14,11 +14,14 @@ from torch import nn
 from typer.testing import CliRunner
 
 from distributed_worker import BROKEN_OFF, CASES, HALF, State, results
-from steadfast import cli, experiment, files
-from steadfast.config import Config
-from steadfast.distributed import Ranks, alone, session, synchronise
-from steadfast.errors import BadConfig
-from steadfast.training import Stopped
+from holdfast import files
+from holdfast.cli import main as cli
+from holdfast.errors import BadConfig, Stopped
+from holdfast.hardware import Machine
+from holdfast.learning.distributed import Ranks, alone, session, synchronise
+from holdfast.runs import experiment
+from holdfast.runs.config import Config
+from holdfast.runs.folder import RunFolder
 
 TESTS = Path(__file__).parent
 SMALL_RUN: dict[str, Any] = {"backbone": "mlp", "epochs": 2, "quick": True, "seed": 3}
@@ -74,10 +77,10 @@ def test_what_one_rank_broke_off_two_end_and_the_other_way_round(case: str, by_t
 
 @pytest.fixture(scope="module")
 def commanded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """`torchrun ... -m steadfast run` of a small run, and what it printed."""
+    """`torchrun ... -m holdfast run` of a small run, and what it printed."""
     out = tmp_path_factory.mktemp("commanded")
     flags = ["--backbone", "mlp", "--epochs", "2", "--quick", "--seed", "3", "--out", str(out), "--device", "cpu"]
-    done = torchrun("-m", "steadfast", "run", "split-digits", *flags)
+    done = torchrun("-m", "holdfast", "run", "split-digits", *flags)
     assert done.returncode == 0, done.stderr[-3000:]
     return out, done.stdout
 
@@ -92,7 +95,7 @@ def test_the_command_by_two_ranks_has_the_losses_of_one_and_talks_once(
     commanded: tuple[Path, str], tmp_path: Path
 ) -> None:
     config = Config("split-digits", **SMALL_RUN).resolved()
-    experiment.run(config, tmp_path, device="cpu", threads=1)
+    experiment.run(config, Machine(out=str(tmp_path), device="cpu", threads=1))
     out, printed = commanded
     # Single precision here: Adam turns rounding into steps where a gradient is almost zero.
     torch.testing.assert_close(losses(out / config.name), losses(tmp_path / config.name), rtol=1e-3, atol=1e-4)
@@ -103,14 +106,14 @@ def test_the_command_by_two_ranks_has_the_losses_of_one_and_talks_once(
 def test_what_two_ranks_began_one_goes_on_with(commanded: tuple[Path, str], tmp_path: Path) -> None:
     config = Config("split-digits", **SMALL_RUN).resolved()
     out, _ = commanded
-    (last,) = experiment.RunFolder(out / config.name).checkpoints()
-    folder = experiment.RunFolder(tmp_path / config.name)
+    (last,) = RunFolder(out / config.name).checkpoints()
+    folder = RunFolder(tmp_path / config.name)
     folder.path.mkdir()
-    for path in (last, out / config.name / "environment.json"):
+    for path in (last, out / config.name / "environment.jsonl"):
         (folder.path / path.name).write_bytes(path.read_bytes())
     # All tasks are done in it; one rank takes it up and comes to the same result without a step.
-    with pytest.warns(UserWarning, match="last bits may differ.*ranks 2 before, 1 now"):
-        result = experiment.run(config, tmp_path, device="cpu", threads=1)
+    with pytest.warns(UserWarning, match="last bits may differ.*ranks 2 before, None now"):
+        result = experiment.run(config, Machine(out=str(tmp_path), device="cpu", threads=1))
     assert "ranks" not in result["environment"]
     assert result["accuracy_matrix"] == files.read_record(out / config.name / "result.json")["accuracy_matrix"]
 
@@ -120,16 +123,16 @@ def test_a_stop_under_torchrun_says_to_go_on_with_torchrun(tmp_path: Path, monke
         raise Stopped
 
     monkeypatch.setattr(experiment, "run", stop)
-    monkeypatch.delenv("STEADFAST_DATA", raising=False)  # it would be in the command
+    monkeypatch.delenv("HOLDFAST_DATA", raising=False)  # it would be in the command
     words = ["run", "split-digits", "--out", str(tmp_path)]
-    assert "\nsteadfast run split-digits --out" in CliRunner().invoke(cli.app, words).output
-    monkeypatch.setattr("steadfast.commands.run.distributed.ranks", lambda: Ranks(0, 2))
-    assert "\ntorchrun ... -m steadfast run split-digits --out" in CliRunner().invoke(cli.app, words).output
+    assert "\nholdfast run split-digits --out" in CliRunner().invoke(cli.app, words).output
+    monkeypatch.setattr("holdfast.cli.run.distributed.ranks", lambda: Ranks(0, 2))
+    assert "\ntorchrun ... -m holdfast run split-digits --out" in CliRunner().invoke(cli.app, words).output
 
 
 @pytest.mark.slow
 def test_an_error_of_one_rank_ends_all_and_is_told_once(tmp_path: Path) -> None:
-    done = torchrun("-m", "steadfast", "run", "split-digits", "--quick", "--out", str(tmp_path), "--device", "cuda:9",
+    done = torchrun("-m", "holdfast", "run", "split-digits", "--quick", "--out", str(tmp_path), "--device", "cuda:9",
                     timeout=120)
     assert done.returncode != 0
     assert "cuda:9" in done.stderr

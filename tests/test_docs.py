@@ -1,7 +1,8 @@
-"""What the documentation shows is run here as it stands, and so is a package that adds to steadfast from outside."""
+"""What the documentation shows is run here as it stands, and so is a package that adds to holdfast from outside."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,9 +15,10 @@ import pytest
 import torch
 
 from conftest import assert_same_bits, bits, make_tiny_stream, make_tiny_trainer
-from steadfast import heads
-from steadfast.methods import METHODS
-from steadfast.training import Stopped, Watcher
+from holdfast import heads
+from holdfast.errors import Stopped
+from holdfast.learning.training import Watcher
+from holdfast.methods import METHODS
 
 PAGE = Path(__file__).parent.parent / "docs" / "adding-a-method.md"
 
@@ -41,12 +43,13 @@ def lwf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type]:
 
 
 def test_a_method_from_nothing_takes_less_than_sixty_lines() -> None:
-    assert len(example().strip().splitlines()) < 60
+    method = example()[example().index("@METHODS") :]
+    assert len(method.strip().splitlines()) < 60
 
 
 @pytest.mark.parametrize("head", list(heads.HEADS))
 def test_the_documented_method_runs_with_every_head(lwf: type, head: str) -> None:
-    trainer = make_tiny_trainer(method="lwf", strength=1.0, head=head, epochs=1)
+    trainer = make_tiny_trainer(method="my-lwf", distill_strength=1.0, head=head, epochs=1)
     assert type(trainer.method) is lwf
     trainer.run()
     assert trainer.at.task == 3
@@ -54,15 +57,15 @@ def test_the_documented_method_runs_with_every_head(lwf: type, head: str) -> Non
 
 @pytest.mark.parametrize("stop", [1, 5])
 def test_the_documented_method_resumes_to_the_same_bits(lwf: type, stop: int) -> None:
-    whole = make_tiny_trainer(method="lwf", strength=1.0, head="simplex", epochs=1)
+    whole = make_tiny_trainer(method="my-lwf", distill_strength=1.0, head="simplex", epochs=1)
     whole.run()
     count = iter(range(stop, -1, -1))
     cut = make_tiny_trainer(
-        method="lwf", strength=1.0, head="simplex", epochs=1, watcher=Watcher(stop=lambda: next(count) == 0)
+        method="my-lwf", distill_strength=1.0, head="simplex", epochs=1, watcher=Watcher(stop=lambda: next(count) == 0)
     )
     with pytest.raises(Stopped):
         cut.run()
-    resumed = make_tiny_trainer(method="lwf", strength=1.0, head="simplex", epochs=1)
+    resumed = make_tiny_trainer(method="my-lwf", distill_strength=1.0, head="simplex", epochs=1)
     resumed.load(*cut.state())
     resumed.run()
     assert_same_bits(bits(whole), bits(resumed))
@@ -73,7 +76,7 @@ def test_the_documented_method_stays_nearer_to_its_old_answers(lwf: type) -> Non
     stream = make_tiny_stream(classes=4, per_class=40)
     moved = {}
     for strength in (0.0, 10.0):
-        trainer = make_tiny_trainer(stream, method="lwf", strength=strength, epochs=3)
+        trainer = make_tiny_trainer(stream, method="my-lwf", distill_strength=strength, epochs=3)
         trainer.run()
         method, task = trainer.method, trainer.tasks[1]
         images, _ = task.train.batch(torch.arange(len(task.train)))
@@ -89,13 +92,14 @@ def test_the_documented_method_stays_nearer_to_its_old_answers(lwf: type) -> Non
     assert moved[10.0] < 0.7 * moved[0.0]
 
 
-# From a package outside steadfast.
+# From a package outside holdfast.
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> dict[str, str]:
-    """An environment in which a package with a method, a head, a benchmark and a broken method is installed."""
-    package, info = tmp_path / "site" / "outside", tmp_path / "site" / "outside-1.0.dist-info"
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment with a package that adds a method, a head, a data set, a benchmark, and a broken method."""
+    folder = tmp_path_factory.mktemp("outside")
+    package, info = folder / "site" / "outside", folder / "site" / "outside-1.0.dist-info"
     package.mkdir(parents=True)
     info.mkdir()
     for name, text in {"__init__": "", "lwf": example(), "head": example(1), "benchmark": example(2)}.items():
@@ -103,34 +107,68 @@ def installed(tmp_path: Path) -> dict[str, str]:
     (package / "broken.py").write_text("raise RuntimeError('this package has a bug')")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
     points = """
-        [steadfast.methods]
-        lwf = outside.lwf
+        [holdfast.methods]
+        my-lwf = outside.lwf
         broken = outside.broken
-        [steadfast.heads]
+        [holdfast.heads]
         narrow = outside.head
-        [steadfast.benchmarks]
-        half-digits = outside.benchmark
+        [holdfast.datasets]
+        stripes = outside.benchmark
+        [holdfast.benchmarks]
+        split-stripes = outside.benchmark
     """
     (info / "entry_points.txt").write_text(textwrap.dedent(points))
-    path = os.pathsep.join([str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
+    path = os.pathsep.join([str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "OUT": str(folder / "runs")}
 
 
-def test_entry_points_bring_methods_heads_and_benchmarks(installed: dict[str, str], tmp_path: Path) -> None:
-    """All three at once from the command line; the broken neighbour is named and stops nothing."""
-    words = ["run", "half-digits", "--method", "lwf", "--strength", "1", "--head", "narrow", "--threads", "1"]
-    command = [sys.executable, "-m", "steadfast", *words, "--out", str(tmp_path / "runs")]
-    done = subprocess.run(command, env=installed, capture_output=True, text=True, timeout=300)
+def holdfast(installed: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "holdfast", *words]
+    return subprocess.run(command, env=installed, capture_output=True, text=True, timeout=300)
+
+
+RUN = ("run", "split-stripes", "--method", "my-lwf", "--head", "narrow", "--threads", "1")
+
+
+def test_a_package_s_options_are_flags_that_are_run_and_reported(installed: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    done = holdfast(installed, *RUN, "--temperature", "3", "--numbers", "5", "--out", str(out))
     assert done.returncode == 0, done.stderr
-    (result,) = (tmp_path / "runs").glob("half-digits-lwf-narrow-*/result.json")
-    assert '"accuracy_matrix"' in result.read_text()
+    (path,) = out.glob("split-stripes-my-lwf-narrow-*/result.json")
+    config = json.loads(path.read_text())["config"]
+    assert (config["temperature"], config["numbers"]) == (3, 5) and "distill_strength" not in config
+    report = holdfast(installed, "report", str(out), "--out", str(tmp_path / "page"))
+    assert report.returncode == 0, report.stderr
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "my-lwf + narrow" in page and "temperature 3" in page and "numbers 5" in page
+
+
+def test_a_package_s_options_are_in_the_help_under_their_owner(installed: dict[str, str]) -> None:
+    text = holdfast(installed, "run", "--help").stdout
+    panel = text[text.index("Options of my-lwf") :]
+    assert "--temperature" in panel and "temperature of lwf's softened answers" in panel and "(default: 2.0)" in panel
+    assert "--numbers" in text[text.index("Options of narrow") :]
+
+
+def test_a_package_s_options_are_validated(installed: dict[str, str]) -> None:
+    wrong = holdfast(installed, *RUN, "--temperature", "-1")
+    assert wrong.returncode == 2 and "temperature is -1.0; it must be a finite number, above 0." in wrong.stderr
+    other = holdfast(installed, "run", "split-digits", "--temperature", "3")
+    assert other.returncode == 2 and "choose one of my-lwf" in other.stderr
+
+
+def test_a_package_s_options_are_hashed_and_searched(installed: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    done = holdfast(installed, *RUN, "--search", "temperature=1,2", "--validation", "0.2", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert len(list(out.glob("split-stripes-my-lwf-narrow-*/result.json"))) == 2
+    assert "--temperature 1" in done.stdout
 
 
 def test_listing_methods_names_the_ones_from_outside_and_the_broken_one(installed: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "steadfast", "methods"]
-    done = subprocess.run(command, env=installed, capture_output=True, text=True, timeout=300)
+    done = holdfast(installed, "methods")
     assert done.returncode == 0, done.stderr
-    assert "lwf" in done.stdout and "no memory" in done.stdout
+    assert "my-lwf" in done.stdout and "no memory" in done.stdout
     assert "'broken'" in done.stderr and "this package has a bug" in done.stderr
 
 

@@ -16,12 +16,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from steadfast import __version__, cli, engines, experiment, files, performance, sweep
-from steadfast.config import Config
-from steadfast.engines import Job, Local, engine, failure_of, work
-from steadfast.errors import BadConfig, RunLocked
-from steadfast.share import SMALL, Share
-from steadfast.training import Stopped
+from holdfast import __version__, files, hardware
+from holdfast.cli import main as cli
+from holdfast.errors import BadConfig, RunLocked, Stopped
+from holdfast.hardware import Machine
+from holdfast.runs import experiment
+from holdfast.runs.config import Config
+from holdfast.runs.folder import RunFolder
+from holdfast.sweeps import engines, sweep
+from holdfast.sweeps.engines import Job, Local, engine, failure_of, work
+from holdfast.sweeps.share import SMALL, Share
+from holdfast.sweeps.survey import Run, survey
+from holdfast.sweeps.sweep import Sweep
 
 NODE = {"include_dashboard": False, "object_store_memory": 80_000_000}  # of a Ray cluster
 SMALL_RUN: dict[str, Any] = {"backbone": "mlp", "epochs": 1, "quick": True}
@@ -31,14 +37,14 @@ def config(seed: int = 0, **changes: Any) -> Config:
     return Config("split-digits", **{**SMALL_RUN, "seed": seed, **changes}).resolved()
 
 
-def outcome(run: sweep.Run) -> dict[str, Any]:
+def outcome(run: Run) -> dict[str, Any]:
     """What a run leaves that must not depend on where it ran."""
     assert run.result is not None, f"{run.config.name}: {run.state}, {run.note}"
     tensors, _ = files.read_tensors(run.folder.checkpoints()[0])
     return {"accuracy_matrix": run.result["accuracy_matrix"], "drift": run.result["drift"], **tensors}
 
 
-def assert_same(one: sweep.Run, other: sweep.Run) -> None:
+def assert_same(one: Run, other: Run) -> None:
     """Equal accuracies and, to the last bit, equal weights, optimizer, memory and generator."""
     a, b = outcome(one), outcome(other)
     assert a.keys() == b.keys()
@@ -47,30 +53,34 @@ def assert_same(one: sweep.Run, other: sweep.Run) -> None:
         assert same, f"{one.config.name}: {name} differs"
 
 
-def swept(configs: Sequence[Config], out: Path, on: engines.Engine, **options: Any) -> list[sweep.Run]:
-    runs = sweep.survey(configs, out)
-    sweep.sweep(runs, out, on, device="cpu", **options)
+def swept(configs: Sequence[Config], out: Path, on: engines.Engine, **options: Any) -> list[Run]:
+    runs = survey(configs, out)
+    Sweep(runs, machine_at(out), on, **options).run()
     return runs
 
 
+def machine_at(out: Path, share: str | None = None) -> Machine:
+    return Machine(out=str(out), device="cpu", threads=1, share=share)
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, sweep.Run]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
     """Three seeds in this very process: what every engine has to arrive at."""
     out = tmp_path_factory.mktemp("undisturbed")
     for seed in range(3):
-        experiment.run(config(seed), out, device="cpu", threads=1)
-    return {run.config.seed: run for run in sweep.survey([config(seed) for seed in range(3)], out)}
+        experiment.run(config(seed), machine_at(out))
+    return {run.config.seed: run for run in survey([config(seed) for seed in range(3)], out)}
 
 
 # The local pool.
 
 
 def test_there_are_as_many_places_as_cores_for_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(performance, "cores", lambda: 8)
+    monkeypatch.setattr(hardware, "cores", lambda: 8)
     assert [Local(threads=threads).places for threads in (1, 2, 3, 8, 16)] == [8, 4, 2, 1, 1]
     assert Local(5, threads=2).places == 5  # as asked
     assert Local(device="cuda:1").places == 1 and Local(3, device="cuda").places == 3
-    assert isinstance(made := engines.engine("local", threads=4), Local) and made.places == 2
+    assert isinstance(made := engine("local", machine=Machine(threads=4)), Local) and made.places == 2
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert Local(device="auto").places == 1
     with pytest.raises(BadConfig, match="threads is 1000, on 8 cores"):
@@ -79,12 +89,12 @@ def test_there_are_as_many_places_as_cores_for_their_threads(monkeypatch: pytest
 
 @pytest.mark.slow
 def test_a_killed_worker_is_tried_again_and_ends_with_the_same_bits(
-    tmp_path: Path, undisturbed: dict[int, sweep.Run]
+    tmp_path: Path, undisturbed: dict[int, Run]
 ) -> None:
-    runs = sweep.survey([config(0)], tmp_path)
+    runs = survey([config(0)], tmp_path)
     killed: list[int] = []
 
-    def kill_in_the_middle(runs: Sequence[sweep.Run]) -> None:
+    def kill_in_the_middle(runs: Sequence[Run]) -> None:
         process = getattr(runs[0].handle, "process", None)
         if not killed and process is not None and runs[0].folder.checkpoints():
             os.kill(process.pid, signal.SIGKILL)
@@ -92,7 +102,7 @@ def test_a_killed_worker_is_tried_again_and_ends_with_the_same_bits(
 
     old, sweep.POLL = sweep.POLL, 0.01
     try:
-        sweep.sweep(runs, tmp_path, Local(1), device="cpu", watch=kill_in_the_middle)
+        Sweep(runs, machine_at(tmp_path), Local(1)).run(kill_in_the_middle)
     finally:
         sweep.POLL = old
     assert killed and runs[0].tries == 2
@@ -101,7 +111,7 @@ def test_a_killed_worker_is_tried_again_and_ends_with_the_same_bits(
 
 @pytest.mark.slow
 def test_a_failing_run_is_recorded_and_does_not_stop_the_rest(
-    tmp_path: Path, undisturbed: dict[int, sweep.Run]
+    tmp_path: Path, undisturbed: dict[int, Run]
 ) -> None:
     bad = config(0, lr=1e30)  # the loss is not finite after the first epoch
     failing, good = swept([bad, config(1)], tmp_path, Local(2))
@@ -117,26 +127,25 @@ def test_a_failing_run_is_recorded_and_does_not_stop_the_rest(
     assert retried.tries == 1 and "LossNotFinite" in retried.note
 
 
-def test_a_success_takes_the_old_failure_away(tmp_path: Path, undisturbed: dict[int, sweep.Run]) -> None:
+def test_a_success_takes_the_old_failure_away(tmp_path: Path, undisturbed: dict[int, Run]) -> None:
     job = make_job(config(0), tmp_path)
     engines.record_failure(job.folder, "a full disk")
     assert failure_of(job.folder) == "a full disk"
     work(job)
     assert failure_of(job.folder) is None
-    assert_same(sweep.survey([config(0)], tmp_path)[0], undisturbed[0])
+    assert_same(survey([config(0)], tmp_path)[0], undisturbed[0])
 
 
 # What is refused, at once and with the remedy.
 
 
-def make_job(config: Config, out: Path, **changes: Any) -> Job:
-    return Job(**{**dict(config=config.to_json(), out=str(out), data_root=None, device="cpu", threads=1,
-                         name=config.name), **changes})
+def make_job(config: Config, out: Path, share: str | None = None, **changes: Any) -> Job:
+    return Job(config.to_json(), machine_at(out, share), name=config.name, **changes)
 
 
 def test_a_worker_with_another_version_says_so(tmp_path: Path) -> None:
     job = make_job(config(), tmp_path, version="0.0.1")
-    with pytest.raises(BadConfig, match=f"steadfast {__version__}, the sweep 0.0.1: install the same"):
+    with pytest.raises(BadConfig, match=f"holdfast {__version__}, the sweep has 0.0.1: install the same"):
         work(job)
     assert "install the same" in str(failure_of(job.folder))
 
@@ -151,7 +160,7 @@ def test_a_worker_that_does_not_see_the_folder_says_so_and_makes_none(tmp_path: 
 def test_a_held_run_names_its_holder_and_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "PATIENCE", 0.0)
     job = make_job(config(), tmp_path)
-    with experiment.RunFolder(job.folder).lock(), pytest.raises(RunLocked, match=f"process {os.getpid()} on .*delete"):
+    with RunFolder(job.folder).lock(), pytest.raises(RunLocked, match=f"process {os.getpid()} on .*delete"):
         work(job)
     assert failure_of(job.folder) is None
 
@@ -175,14 +184,14 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     name: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(BadConfig, match=rf"pip install 'steadfast\[{extra}\]'"):
+    with pytest.raises(BadConfig, match=rf"pip install 'holdfast\[{extra}\]'"):
         engine(name)
 
 
 # A share: machines without a common folder.
 
 
-def test_a_run_goes_on_elsewhere_through_a_share(tmp_path: Path, undisturbed: dict[int, sweep.Run]) -> None:
+def test_a_run_goes_on_elsewhere_through_a_share(tmp_path: Path, undisturbed: dict[int, Run]) -> None:
     there = f"file://{tmp_path / 'there'}"
     Share(there).check()
     job = make_job(config(0), tmp_path / "first", share=there)
@@ -199,12 +208,12 @@ def test_a_run_goes_on_elsewhere_through_a_share(tmp_path: Path, undisturbed: di
     assert list((tmp_path / "there" / job.name).glob("checkpoint-*"))
     work(make_job(config(0), tmp_path / "second", share=there))
     Share(there).pull(tmp_path / "driver" / job.name, SMALL)
-    (run,) = sweep.survey([config(0)], tmp_path / "driver")
+    (run,) = survey([config(0)], tmp_path / "driver")
     assert run.state == "done"
-    assert_same(sweep.survey([config(0)], tmp_path / "second")[0], undisturbed[0])
+    assert_same(survey([config(0)], tmp_path / "second")[0], undisturbed[0])
 
 
-def test_records_go_to_an_address(tmp_path: Path, undisturbed: dict[int, sweep.Run]) -> None:
+def test_records_go_to_an_address(tmp_path: Path, undisturbed: dict[int, Run]) -> None:
     sweep.collect(undisturbed.values(), f"file://{tmp_path / 'records'}")
     names = {path.name for path in (tmp_path / "records").iterdir()}
     assert names == {f"{run.config.name}.json" for run in undisturbed.values()}
@@ -222,9 +231,9 @@ def test_an_address_without_a_driver_or_a_writer_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_submitit_does_the_same_runs(tmp_path: Path, undisturbed: dict[int, sweep.Run]) -> None:
+def test_submitit_does_the_same_runs(tmp_path: Path, undisturbed: dict[int, Run]) -> None:
     pytest.importorskip("submitit", reason="the extra slurm is not installed")
-    from steadfast.engines.on_slurm import Slurm
+    from holdfast.sweeps.engines.on_slurm import Slurm
 
     good, failing = swept([config(0), config(0, lr=1e30)], tmp_path, Slurm(cluster="local"))
     assert_same(good, undisturbed[0])
@@ -234,11 +243,11 @@ def test_submitit_does_the_same_runs(tmp_path: Path, undisturbed: dict[int, swee
 @pytest.mark.slow
 def test_a_slurm_job_that_is_preempted_is_submitted_again_and_that_is_no_try(tmp_path: Path) -> None:
     pytest.importorskip("submitit", reason="the extra slurm is not installed")
-    from steadfast.engines.on_slurm import Slurm
+    from holdfast.sweeps.engines.on_slurm import Slurm
 
-    runs, preempted = sweep.survey([config(0, epochs=5)], tmp_path), []
+    runs, preempted = survey([config(0, epochs=5)], tmp_path), []
 
-    def preempt(runs: Sequence[sweep.Run]) -> None:
+    def preempt(runs: Sequence[Run]) -> None:
         """SIGTERM to the process that holds the run, as often as there are tries."""
         words = runs[0].folder.holder().split()
         if runs[0].folder.checkpoints() and len(preempted) < sweep.TRIES and words[1] not in preempted:
@@ -247,17 +256,17 @@ def test_a_slurm_job_that_is_preempted_is_submitted_again_and_that_is_no_try(tmp
 
     old, sweep.POLL = sweep.POLL, 0.05
     try:
-        sweep.sweep(runs, tmp_path, Slurm(cluster="local"), device="cpu", watch=preempt)
+        Sweep(runs, machine_at(tmp_path), Slurm(cluster="local")).run(preempt)
     finally:
         sweep.POLL = old
-    experiment.run(config(0, epochs=5), tmp_path / "whole", device="cpu", threads=1)
+    experiment.run(config(0, epochs=5), machine_at(tmp_path / "whole"))
     assert len(preempted) == sweep.TRIES and runs[0].tries == 1
-    assert_same(runs[0], sweep.survey([config(0, epochs=5)], tmp_path / "whole")[0])
+    assert_same(runs[0], survey([config(0, epochs=5)], tmp_path / "whole")[0])
 
 
 def test_what_a_slurm_job_left_in_its_log_is_told(tmp_path: Path) -> None:
     pytest.importorskip("submitit", reason="the extra slurm is not installed")
-    from steadfast.engines.on_slurm import _Batch
+    from holdfast.sweeps.engines.on_slurm import _Batch
 
     log = tmp_path / "7.err"
     submitted = SimpleNamespace(
@@ -300,9 +309,9 @@ def test_what_slurm_cannot_do_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     pytest.importorskip("submitit", reason="the extra slurm is not installed")
     with pytest.raises(BadConfig, match="whole GPUs"):
         engine("slurm", gpus=0.25)
-    with pytest.raises(BadConfig, match="no setting of sbatch"):
+    with pytest.raises(BadConfig, match="is not an sbatch setting"):
         engine("slurm:partition=gpu\n#SBATCH --exclusive")
-    with pytest.raises(BadConfig, match="time=soon is no time limit"):
+    with pytest.raises(BadConfig, match="time=soon is not a time limit"):
         engine("slurm:time=soon")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadConfig, match="no Slurm here"):
@@ -317,7 +326,7 @@ def test_no_cluster_at_the_address_is_said_at_once() -> None:
     began = time.monotonic()
     with pytest.raises(BadConfig, match=r"no Ray cluster at 127\.0\.0\.1:1"):
         engine("ray:127.0.0.1:1")
-    with pytest.raises(BadConfig, match="no address of a Ray cluster"):
+    with pytest.raises(BadConfig, match="is not an address of a Ray cluster"):
         engine("ray:somewhere")
     assert time.monotonic() - began < 30
 
@@ -348,15 +357,15 @@ class OneNode:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ((None, True), "10.0.0.7 has no steadfast: install"),
-        (("0.0.1", True), f"10.0.0.7 has steadfast 0.0.1, the sweep {__version__}: install the same"),
+        ((None, True), "10.0.0.7 has no holdfast: install"),
+        (("0.0.1", True), f"10.0.0.7 has holdfast 0.0.1, the sweep has {__version__}: install the same"),
         ((__version__, False), "10.0.0.7 does not see .*: give --out a folder that all machines share"),
         (OSError("lost"), "10.0.0.7 does not answer: OSError: lost"),
     ],
 )
 def test_a_ray_node_that_cannot_work_is_named_before_the_first_run(answer: Any, said: str, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
-    from steadfast.engines.on_ray import Ray
+    from holdfast.sweeps.engines.on_ray import Ray
 
     on = Ray.__new__(Ray)
     on.ray = OneNode(answer)
@@ -387,21 +396,21 @@ def cluster() -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_reproduce_on_ray_ends_with_a_line_that_knows_its_places(
-    cluster: Any, tmp_path: Path, undisturbed: dict[int, sweep.Run], monkeypatch: pytest.MonkeyPatch
+    cluster: Any, tmp_path: Path, undisturbed: dict[int, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("steadfast.commands.reproduce.configs_of", lambda *wanted: [config(0), config(1, lr=1e30)])
+    monkeypatch.setattr("holdfast.cli.reproduce.configs_of", lambda *wanted: [config(0), config(1, lr=1e30)])
     words = ["reproduce", "table1", "--on", f"ray:{cluster.address}", "--out", str(tmp_path), "--device", "cpu"]
     answer = CliRunner().invoke(cli.app, words)
     assert answer.exit_code == 1 and isinstance(answer.exception, SystemExit), answer.exception
     assert "2 runs: 1 done, 1 failed" in answer.output and "--retry-failed" in answer.output
-    done, failed = sweep.survey([config(0), config(1, lr=1e30)], tmp_path)
+    done, failed = survey([config(0), config(1, lr=1e30)], tmp_path)
     assert_same(done, undisturbed[0])
     assert "LossNotFinite" in failed.note
 
 
 @pytest.mark.slow
 def test_ray_finishes_every_run_to_the_same_bits_though_a_node_dies(
-    cluster: Any, tmp_path: Path, undisturbed: dict[int, sweep.Run]
+    cluster: Any, tmp_path: Path, undisturbed: dict[int, Run]
 ) -> None:
     mortal = cluster.add_node(num_cpus=1, **NODE)
     on = engine(f"ray:{cluster.address}", cpus=1)
@@ -409,13 +418,13 @@ def test_ray_finishes_every_run_to_the_same_bits_though_a_node_dies(
     killed: list[str] = []
     longer = [config(seed, epochs=5) for seed in range(2)]
 
-    def kill_in_the_middle(runs: Sequence[sweep.Run]) -> None:
+    def kill_in_the_middle(runs: Sequence[Run]) -> None:
         if not killed and all(run.folder.checkpoints() for run in runs[:2]):
             killed.append(mortal.unique_id)
             cluster.remove_node(mortal, allow_graceful=False)
 
-    runs = sweep.survey([*longer, config(2), config(0, lr=1e30)], tmp_path)
-    sweep.sweep(runs, tmp_path, on, device="cpu", watch=kill_in_the_middle)
+    runs = survey([*longer, config(2), config(0, lr=1e30)], tmp_path)
+    Sweep(runs, machine_at(tmp_path), on).run(kill_in_the_middle)
     assert killed
     assert [run.state for run in runs] == ["done", "done", "done", "failed"]
     assert "LossNotFinite" in runs[3].note

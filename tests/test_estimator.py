@@ -15,11 +15,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-import steadfast
-from steadfast import IncrementalClassifier
-from steadfast.errors import BadConfig, BadInput, LossNotFinite
-from steadfast.estimator.model import Model
-from steadfast.training import Watcher
+import holdfast
+from holdfast import IncrementalClassifier
+from holdfast.errors import BadConfig, BadInput, LossNotFinite
+from holdfast.estimator.model import Model
+from holdfast.learning.training import Watcher
 
 torch.set_num_threads(1)
 
@@ -84,9 +84,9 @@ def test_importing_the_package_imports_no_torch():
     import subprocess
     import sys
 
-    code = "import sys, steadfast; assert 'torch' not in sys.modules and 'sklearn' not in sys.modules"
+    code = "import sys, holdfast; assert 'torch' not in sys.modules and 'sklearn' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert not hasattr(steadfast, "NoSuchThing")
+    assert not hasattr(holdfast, "NoSuchThing")
 
 
 def test_distillation_is_the_recipes_unless_said_otherwise():
@@ -94,19 +94,19 @@ def test_distillation_is_the_recipes_unless_said_otherwise():
     wanted = [("strong", None, "features"), ("strong", "none", "none"), ("paper", None, "none")]
     for recipe, distill, expected in wanted:
         clf = small(recipe=recipe, distill=distill, epochs=1).fit(X, y)
-        assert clf.model_.config.distill == expected
+        assert clf.model_.settings.replay.distill == expected
 
 
-def test_balance_and_vary_are_the_recipes_unless_said_otherwise():
+def test_balance_and_augment_memory_are_the_recipes_unless_said_otherwise():
     X, y = np.random.RandomState(0).randint(0, 256, (20, 8, 8), dtype=np.uint8), np.arange(20) % 2
 
     def options(**changes):
-        config = small(backbone="lenet", epochs=1, **changes).fit(X, y).model_.config
-        return config.balance, config.vary, config.augment
+        settings = small(backbone="lenet", epochs=1, **changes).fit(X, y).model_.settings
+        return settings.replay.balance, settings.replay.augment_memory, settings.augment
 
     assert options() == (True, "none", "shift")
     assert options(recipe="paper") == (False, "none", "shift")
-    assert options(balance=False, vary="crop-flip", augment="none") == (False, "crop-flip", "none")
+    assert options(balance=False, augment_memory="crop-flip", augment="none") == (False, "crop-flip", "none")
 
 
 # Classes as they come.
@@ -151,7 +151,7 @@ def test_a_rate_epochs_and_a_batch_that_are_set_later_are_used(three):
     clf.partial_fit(blobs([3])[0], ["dog"] * 40, watcher=Watcher(step=steps.append))
     assert steps == 2 * [5, 5, 5, 5, 5, 5, 5, 1], "two passes over 36 samples, half a batch of 10 at a time"
     assert clf.model_.history[-1]["epochs"] == 2
-    assert clf.model_.method.optimizer.param_groups[0]["lr"] == 0.01 and clf.model_.config.batch == 10
+    assert clf.model_.method.optimizer.param_groups[0]["lr"] == 0.01 and clf.model_.settings.batch == 10
     assert three.model_.method.optimizer.param_groups[0]["lr"] == 0.001
 
 
@@ -164,7 +164,7 @@ def test_a_rate_epochs_and_a_batch_that_are_set_later_are_used(three):
 def test_a_parameter_that_cannot_change_any_more_is_refused_and_fit_starts_anew_with_it(three, changes):
     clf, before = copy.deepcopy(three), fingerprint(three)
     clf.set_params(**changes)
-    with pytest.raises(BadConfig, match=f"{next(iter(changes))} cannot change: the model has begun with"):
+    with pytest.raises(BadConfig, match=f"{next(iter(changes))} cannot change: the model was started with"):
         clf.partial_fit(blobs([3])[0], ["dog"] * 40)
     assert fingerprint(clf) == before
     if changes != {"backbone": "lenet"}:  # which is for images
@@ -314,7 +314,7 @@ def test_a_grey_model_refuses_colour_but_takes_grey_files():
 NAN = np.full((3, 16, 16, 3), np.nan)
 BAD_BATCHES = {
     "NaN pixels": (NAN, ["low"] * 3, "NaN"),
-    "pixels out of range": (np.full((2, 16, 16, 3), 2.0), ["low"] * 2, "0 to 1"),
+    "pixels out of range": (np.full((2, 16, 16, 3), 2.0), ["low"] * 2, "between 0 and 1"),
     "another size": (np.zeros((2, 9, 9, 3), np.uint8), ["low"] * 2, "9 x 9"),
     "vectors": (np.zeros((2, 5)), ["low"] * 2, "learned from images"),
     "no images": (np.zeros((0, 16, 16, 3), np.uint8), [], "empty"),
@@ -356,7 +356,7 @@ def test_a_bad_first_batch_leaves_it_unfitted(name):
 
 
 def test_an_error_in_the_middle_of_training_changes_nothing(three, monkeypatch):
-    from steadfast.methods.replay import Replay
+    from holdfast.methods.replay import Replay
 
     before, steps, real = fingerprint(three), iter(range(100)), Replay.observe
 
@@ -398,9 +398,9 @@ def test_a_loss_that_explodes_is_an_error_that_names_the_rate(three):
         ({"memory": "200"}, "memory is '200'"),
         ({"lr": float("nan")}, "lr is nan"),
         ({"augment": "shift"}, "for images"),
-        ({"vary": "shift"}, "vary is 'shift', which is for images"),
+        ({"augment_memory": "shift"}, "augment_memory is 'shift', which is for images"),
         ({"balance": "yes"}, "balance is 'yes'"),
-        ({"head": "cube", "slots": 2**40}, "recipe='paper'"),
+        ({"head": "cube", "slots": 2**40}, "turn balance off .balance=False"),
         ({"backbone": "lenet"}, "mlp"),
         ({"memory": 2, "held_back": 0}, "memory of 2"),
         ({"device": "gpu9"}, "device"),
@@ -486,7 +486,7 @@ def test_rejecting_needs_something_to_calibrate_on(three):
 
 
 def test_held_back_samples_are_never_trained_on(monkeypatch):
-    from steadfast.methods.base import Method
+    from holdfast.learning.method import Method
 
     seen, real = [], Method.observe
     monkeypatch.setattr(Method, "observe", lambda self, x, s: (seen.append(x.clone()), real(self, x, s))[1])
@@ -509,13 +509,13 @@ def test_the_model_is_the_copy_it_was_trained_as(three):
 
 def test_taught_the_same_it_learns_what_a_run_learns_to_the_last_bit(tiny_stream):
     """Given the run's normalisation, and with nothing held back."""
-    from steadfast import experiment
-    from steadfast.config import Config
+    from holdfast.runs.build import make_trainer
+    from holdfast.runs.config import Config
 
     stream = tiny_stream()
     settings = {"backbone": "lenet", "slots": 10, "memory": 12, "policy": "class", "epochs": 2, "batch": 8}
     config = Config("split-digits", balance=True, distill="features", augment="shift", **settings).resolved()
-    trainer = experiment.make_trainer(config, stream, torch.device("cpu"))
+    trainer = make_trainer(config, stream, torch.device("cpu"))
     trainer.run()
     clf = IncrementalClassifier(**settings, normalise=(stream.mean, stream.std), held_back=0, device="cpu")
     for task in stream.tasks:

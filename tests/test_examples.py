@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from steadfast import heads
+from holdfast import heads
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -30,6 +30,20 @@ def test_an_index_lives_on_while_classes_are_added(kind, package):
     kept, rebuilt, advice = module.live(getattr(module, kind), slots=20, epochs=10, memory=400)
     assert kept > 0.85 and rebuilt > 0.9
     assert advice.startswith(("Keep", "Refresh", "Rebuild"))
+
+
+def test_intents_are_added_to_a_running_classifier(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["new_intents.py"])
+    example("new_intents").main()
+    told = capsys.readouterr().out
+    assert "'is it raining': weather" in told and "'order a pizza for me': order" in told
+
+
+def test_products_are_added_to_an_index_that_is_never_rebuilt(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["new_products.py"])
+    example("new_products").main()
+    told = capsys.readouterr().out
+    assert "80 vectors in the index. Keep the index" in told and "A search finds 100 %" in told
 
 
 def test_the_simplex_head_learns_inside_avalanche():

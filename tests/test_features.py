@@ -10,11 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
+from holdfast import data
+from holdfast.errors import BadConfig
+from holdfast.learning import streams
+from holdfast.learning.training import Stopped, Watcher
+from holdfast.paper import feature_plots, features
+from holdfast.runs import records
 from records_factory import make_features
-from steadfast import data, features, streams
-from steadfast.errors import BadConfig
-from steadfast.report import feature_plots, records
-from steadfast.training import Stopped, Watcher
 
 SMALL: dict[str, Any] = {"dataset": "digits", "epochs": 1, "memory": 60, "start": 6, "add": 2, "quick": True}
 

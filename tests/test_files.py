@@ -11,8 +11,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from steadfast import files
-from steadfast.errors import BadFile
+from holdfast import files
+from holdfast.errors import BadFile
 
 TENSORS = {
     "weights": torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),
@@ -62,7 +62,7 @@ def test_any_altered_byte_and_any_truncation_is_refused(tmp_path: Path) -> None:
 def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(safetensors.torch.save({"w": torch.ones(2)}))
-    with pytest.raises(BadFile, match="not a steadfast tensor file"):
+    with pytest.raises(BadFile, match="not a holdfast tensor file"):
         files.read_tensors(path)
     path.write_bytes(safetensors.torch.save({}, metadata={"format": "999", "state": "{}", "digest": ""}))
     with pytest.raises(BadFile, match=r"999.*upgrade"):

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from holdfast import backbones, heads
+from holdfast.learning.learner import Learner
+from holdfast.learning.streams import Task
+from holdfast.methods import importance as importances
+from holdfast.methods.importance import mean_gradients
 from penalties_factory import HEADS, Flat, Small, make_learner, make_method, make_task
-from steadfast import backbones, heads
-from steadfast.learner import Learner
-from steadfast.methods import importance as importances
-from steadfast.methods.importance import mean_gradients
-from steadfast.streams import Task
 
 
 def softmax(z: np.ndarray) -> np.ndarray:

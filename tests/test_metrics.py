@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from conftest import make_tiny_trainer
-from steadfast import metrics
-from steadfast.streams import Stream
+from holdfast.learning import metrics
+from holdfast.learning.streams import Stream
 
 FALLING = [[90.0], [80.0, 95.0], [70.0, 85.0, 99.0]]
 RISING_FIRST = [[60.0], [75.0, 90.0], [50.0, 80.0, 70.0]]
@@ -103,3 +103,15 @@ def test_evaluation_takes_each_test_set_once_in_batches_and_without_gradients(
     images, gradients, training = zip(*passed)
     assert [len(each) for each in images] == 3 * [5, 3] and not any(gradients) and not any(training)
     assert torch.equal(torch.cat(images), torch.cat([task.test.images[task.test.rows] for task in stream.tasks]))
+
+
+def test_separation_is_the_mean_angle_between_the_classes_that_have_test_samples() -> None:
+    """A class without test samples has the direction zero, which is at no angle to anything."""
+    angles = torch.tensor([0.0, 20.0, 60.0]).deg2rad()
+    classes = torch.stack([angles.cos(), angles.sin()], 1).double()  # (3, 2)
+    history = torch.stack([classes, classes])
+    tasks = [(0, 1), (2,)]
+    assert metrics.separation(history, tasks) == pytest.approx([20.0, (20 + 60 + 40) / 3])
+    untested = torch.cat([history, torch.zeros(2, 1, 2, dtype=torch.float64)], 1)
+    assert metrics.separation(untested, [(0, 1), (2, 3)]) == pytest.approx([20.0, (20 + 60 + 40) / 3])
+    assert metrics.separation(untested, [(0, 3), (1, 2)])[0] is None

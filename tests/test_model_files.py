@@ -1,4 +1,4 @@
-"""Saving and loading a model: whole or not at all, and nothing that a file says is believed."""
+"""Saving and loading a model: whole or not at all, and nothing in a file is imported, fetched or unpickled."""
 
 import copy
 import json
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from steadfast import IncrementalClassifier, files
-from steadfast.errors import BadConfig, BadFile, NewerFile
-from steadfast.estimator.model_files import NAME
+from holdfast import IncrementalClassifier, files
+from holdfast.errors import BadConfig, BadFile, NewerFile
+from holdfast.estimator.model_files import NAME
 
 
 def vectors(classes, seed=0, per_class=25):
@@ -85,11 +85,11 @@ def test_parameters_that_are_numpys_or_torchs_are_saved(kind, tmp_path):
 
 def test_what_is_saved_is_what_the_model_is(taught, tmp_path):
     clf = copy.deepcopy(taught).set_params(slots=50)
-    with pytest.raises(BadConfig, match="slots cannot change: the model has begun with slots=8"):
+    with pytest.raises(BadConfig, match="slots cannot change: the model was started with slots=8"):
         clf.save(tmp_path)
     clf.set_params(slots=8, lr=0.005).save(tmp_path)
     loaded = IncrementalClassifier.load(tmp_path)
-    assert loaded.lr == loaded.model_.config.lr == 0.005
+    assert loaded.lr == loaded.model_.settings.lr == 0.005
 
 
 def test_a_network_of_ones_own_is_asked_for(tmp_path):
@@ -99,7 +99,7 @@ def test_a_network_of_ones_own_is_asked_for(tmp_path):
     X, y = vectors([0, 1])
     clf = IncrementalClassifier(backbone=network(), slots=4, memory=20, epochs=2).fit(X, y)
     clf.save(tmp_path)
-    with pytest.raises(BadConfig, match="network of its own"):
+    with pytest.raises(BadConfig, match="trained with a network of yours"):
         IncrementalClassifier.load(tmp_path)
     assert np.array_equal(IncrementalClassifier.load(tmp_path, backbone=network()).embed(X), clf.embed(X))
     for wrong, message in ((torch.nn.Linear(5, 3), "backbone is a Linear"), (torch.nn.Linear(9, 3), "inputs of shape")):
@@ -146,12 +146,12 @@ def test_no_model_at_all_is_said_plainly(tmp_path):
     with pytest.raises(BadFile, match="no model in"):
         IncrementalClassifier.load(tmp_path / "nowhere")
     files.write_tensors(tmp_path / NAME, {"a": torch.zeros(1)}, {"what": "another thing"})
-    with pytest.raises(BadFile, match="holds no model"):
+    with pytest.raises(BadFile, match="is not a model"):
         IncrementalClassifier.load(tmp_path)
 
 
-def claim(path, **changes):
-    """Rewrite the file as someone hostile would: any claim, with a digest that fits it."""
+def rewrite(path, **changes):
+    """Write the file again with other values and a digest that fits them, as another version of holdfast might."""
     tensors, state = files.read_tensors(path / NAME)
     for name, value in changes.items():
         *parents, last = name.split("__")
@@ -165,82 +165,45 @@ def claim(path, **changes):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"model_format": 2},
-        {"config__slots": 10**15},
-        {"config__slots": 9},
-        {"config__memory": 10**12},
-        {"config__memory": 10},
-        {"config__backbone": "timm:hf-hub:someone/something"},
-        {"config__backbone": "resnet110"},
-        {"config__head": "os.system"},
-        {"config__tomorrow": 1},
-        {"config__method": "gem"},
-        {"shape": [10**9]},
-        {"shape": [3, 10**6, 10**6]},
-        {"shape": []},
-        {"shape": "abc"},
-        {"share": 5},
+        {"parameters__backbone": "timm:hf-hub:someone/something"},
+        {"parameters__backbone": "os.system"},
+        {"parameters__head": "os.system"},
+        {"parameters__policy": "os.system"},
         {"parameters__tomorrow": 1},
-        {"parameters__slots": 5},
-        {"parameters__memory": 61},
-        {"parameters__batch": 10**6},
-        {"parameters__epochs": 1},
-        {"parameters__lr": 1.0},
-        {"parameters__held_back": 0.5},
-        {"parameters__head": "expanding"},
-        {"parameters__recipe": "paper"},
-        {"parameters__backbone": "resnet20"},
-        {"parameters__normalise": [0.0, 1.0]},
-        {"config__lr": 0.5},
-        {"config__batch": 64},
-        {"position__rates": [0.5]},
-        {"own_backbone": ["a", "list"]},
-        {"labels": {"slots": [[0, 0], [1, 0]], "used": 2, "freed": []}},
-        {"labels": {"slots": [[0, 0], ["one", 1], [2, 2]], "used": 3, "freed": []}},
-        {"labels": {"slots": [[[], 0]], "used": 1, "freed": []}},
-        {"labels": {"slots": [[0, 0], [1, 1]], "used": 2, "freed": []}},
+        {"parameters__slots": 9},
+        {"parameters": None},
+        {"shape": "abc"},
         {"labels": None},
-        {"taught": "many"},
-        {"history": 5},
-        {"history": [{"accuracy": "high"}]},
-        {"history": [{"stability": {"recall": [1, 2]}}]},
         {"stability": {}},
-        {"stability__recall": "all"},
-        {"stability__classes": [dict.fromkeys(["label", "samples", "moved_since_learned", "recall"], "a")]},
-        {"position": {"task": 0, "evil": 1}},
-        {"epochs": -3},
+        {"position": {"task": 0}},
     ],
     ids=str,
 )
-def test_a_hostile_file_is_refused_before_anything_large_is_built(saved, changes):
-    claim(saved, **changes)
-    with pytest.raises(BadFile):
+def test_names_in_a_file_are_looked_up_and_what_does_not_fit_is_refused(saved, changes):
+    rewrite(saved, **changes)
+    with pytest.raises(BadFile, match="is not a model that can be read"):
         IncrementalClassifier.load(saved)
 
 
 def test_a_newer_format_is_told_from_a_damaged_file(saved):
-    claim(saved, model_format=2)
+    rewrite(saved, model_format=2)
     with pytest.raises(NewerFile, match="upgrade"):
         IncrementalClassifier.load(saved)
-    claim(saved, model_format="one")
-    with pytest.raises(BadFile, match="no steadfast has written"):
+    rewrite(saved, model_format="one")
+    with pytest.raises(BadFile, match="no holdfast has written"):
         IncrementalClassifier.load(saved)
 
 
-@pytest.mark.parametrize("name", ["learner.backbone.linear1.weight", "method.memory.images", "held.notes.stored"])
-def test_values_that_are_not_finite_are_refused(saved, name):
+@pytest.mark.parametrize("name", ["learner.head.junction.weight", "generator", "normalise.shift"])
+def test_a_file_without_a_tensor_that_the_model_needs_is_refused(saved, name):
     tensors, state = files.read_tensors(saved / NAME)
-    tensors[name].view(-1)[3] = float("nan")
-    files.write_tensors(saved / NAME, tensors, state)
-    with pytest.raises(BadFile, match=f"NaN or infinite values in {name}"):
+    files.write_tensors(saved / NAME, {k: v for k, v in tensors.items() if k != name}, state)
+    with pytest.raises(BadFile, match="is not a model that can be read"):
         IncrementalClassifier.load(saved)
 
 
-@pytest.mark.parametrize("name", ["learner.head.junction.weight", "method.memory.slots", "held.counts", "generator"])
-def test_tensors_that_do_not_fit_are_refused(saved, name):
-    tensors, state = files.read_tensors(saved / NAME)
-    for value in (None, torch.full((3,), 99), torch.full_like(tensors[name], 127)[..., :-1].contiguous()):
-        changed = {k: v for k, v in tensors.items() if k != name} | ({} if value is None else {name: value})
-        files.write_tensors(saved / NAME, changed, state)
-        with pytest.raises(BadFile):
-            IncrementalClassifier.load(saved)
+def test_a_file_holds_the_parameters_once_and_the_model_follows_from_them(taught, saved):
+    _, state = files.read_tensors(saved / NAME)
+    assert "config" not in state and state["parameters"]["slots"] == 8
+    loaded = IncrementalClassifier.load(saved)
+    assert loaded.model_.settings == taught.model_.settings

@@ -2,8 +2,8 @@
 
 from matplotlib.figure import Figure
 
-from steadfast.estimator import model_plots
-from steadfast.estimator.stability import ClassStability, Stability
+from holdfast.estimator import model_plots
+from holdfast.estimator.stability import ClassStability, Stability
 
 
 def report(count, unmeasured=()):

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from steadfast import backbones
-from steadfast.norms import BatchNorm2d, fold, side_by_side
+from holdfast import backbones
+from holdfast.backbones.norms import BatchNorm2d, fold, side_by_side
 
 SHAPES = [(8, 20, 28, 28), (4, 50, 14, 14), (2, 3, 4, 8), (3, 12, 8, 6)]
 

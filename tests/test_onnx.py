@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from steadfast import IncrementalClassifier
-from steadfast.errors import BadConfig
+from holdfast import IncrementalClassifier
+from holdfast.errors import BadConfig
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="the extra onnx is not installed")

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from data_factory import idx_bytes, tar_bytes
-from steadfast.data import catalog, parse
-from steadfast.data.catalog import Packed, Part
-from steadfast.errors import BadData
+from holdfast.data import parse
+from holdfast.data import published as catalog
+from holdfast.data.published import Packed, Part
+from holdfast.errors import BadData
 
 
 def test_a_gzip_that_unpacks_to_more_than_it_should_is_stopped() -> None:
@@ -22,7 +23,7 @@ def test_a_gzip_that_unpacks_to_more_than_it_should_is_stopped() -> None:
         parse.gunzip(bomb, Part("labels", 100, ""))
 
 
-@pytest.mark.parametrize("junk", [b"\0", gzip.compress(b"more")])
+@pytest.mark.parametrize("junk", [b"\0", gzip.compress(b"more")], ids=["a zero", "another gzip"])
 def test_a_gzip_with_something_behind_it_is_refused(junk: bytes) -> None:
     with pytest.raises(BadData, match="does not end where"):
         parse.gunzip(gzip.compress(b"content") + junk, Part("labels", 7, ""))
@@ -66,7 +67,11 @@ def test_an_archive_with_the_wrong_content_is_refused(members: dict[str, bytes],
         parse.untar(tar_bytes(members), WANTED, "dir")
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", gzip.compress(b"no tar"), tar_bytes({"x": b"1"})[:30]])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no archive", gzip.compress(b"no tar"), tar_bytes({"x": b"1"})[:30]],
+    ids=["empty", "text", "a gzip", "cut short"],  # a gzip holds the time, and pytest-xdist compares the names
+)
 def test_something_that_is_no_archive_is_refused(content: bytes) -> None:
     with pytest.raises(BadData):
         parse.untar(content, WANTED, "dir")

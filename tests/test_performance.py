@@ -19,17 +19,21 @@ from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
 from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
-from steadfast import experiment, files, performance
-from steadfast.backbones import build
-from steadfast.config import Config
-from steadfast.data import Dataset
-from steadfast.distributed import Ranks
-from steadfast.errors import BadConfig
-from steadfast.experiment import RunFolder
-from steadfast.performance import Compiled, check_compiler
-from steadfast.resnets import through
-from steadfast.streams import split
-from steadfast.training import Stopped, Trainer, Watcher
+from holdfast import files, hardware
+from holdfast.backbones import build
+from holdfast.backbones.compiled import Compiled, check_compiler
+from holdfast.backbones.resnets import through
+from holdfast.data import Dataset
+from holdfast.errors import BadConfig
+from holdfast.hardware import Machine
+from holdfast.learning.distributed import Ranks
+from holdfast.learning.streams import split
+from holdfast.learning.training import Stopped, Watcher
+from holdfast.methods import recipes
+from holdfast.runs import experiment
+from holdfast.runs.build import make_trainer
+from holdfast.runs.config import Config
+from holdfast.runs.folder import RunFolder
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"backbone": "mlp", "epochs": 1, "optimizer": "sgd", "lr": 0.05}  # Adam enlarges rounding
@@ -52,7 +56,7 @@ def test_a_run_is_channels_last_and_has_a_fused_optimizer() -> None:
     data = Dataset("made up", images, labels, images, labels, tuple("0123456789"), (0.5,) * 3, (0.2,) * 3)
     for optimizer in ("adam", "sgd"):
         full = dataclasses.replace(config, optimizer=optimizer).resolved()
-        trainer = experiment.make_trainer(full, split(data, 2, generator=torch.Generator()), CPU)
+        trainer = make_trainer(full, split(data, 2, generator=torch.Generator()), CPU)
         seen: list[torch.Tensor] = []
         network: Any = trainer.learner.backbone
         network.stem.register_forward_pre_hook(lambda layer, given, seen=seen: seen.append(given[0]))
@@ -89,42 +93,12 @@ def tensors_of(out: Path, config: Config) -> dict[str, torch.Tensor]:
     return files.read_tensors(RunFolder(out / config.name).checkpoints()[0])[0]
 
 
-def test_a_contiguous_run_is_the_same_but_for_rounding(
-    run_tiny: Callable[..., experiment.Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    config, layouts = make_tiny_config(epochs=1, optimizer="sgd", lr=0.005), []
-    epoch = Trainer._epoch
-
-    def watched(trainer: Any, task: Any) -> None:
-        layouts.append(trainer.learner.backbone.conv2.weight.is_contiguous())
-        epoch(trainer, task)
-
-    monkeypatch.setattr(Trainer, "_epoch", watched)
-    for name, contiguous in (("usual", False), ("contiguous", True)):
-        run_tiny(config, tmp_path / name, contiguous=contiguous)
-    assert layouts == 3 * [False] + 3 * [True]
-    usual, contiguous = (tensors_of(tmp_path / name, config) for name in ("usual", "contiguous"))
-    assert contiguous.keys() == usual.keys()
-    for name in usual:
-        torch.testing.assert_close(contiguous[name], usual[name], rtol=1e-3, atol=1e-4)
-    told = files.read_json(RunFolder(tmp_path / "contiguous" / config.name).environment)
-    assert told["layout"] == "contiguous"
-
-
-def test_a_contiguous_run_that_goes_on_channels_last_is_told_so(run_tiny: Callable[..., experiment.Result]) -> None:
-    config, taken = make_tiny_config(epochs=1), []
-    with pytest.raises(Stopped):
-        run_tiny(config, contiguous=True, watcher=Watcher(step=taken.append, stop=lambda: bool(taken)))
-    with pytest.warns(UserWarning, match="last bits may differ.*layout contiguous before, channels last now"):
-        run_tiny(config)
-
-
 FAULTS = """
 import resource, sys, torch
-from steadfast import performance
+from holdfast import hardware
 torch.set_num_threads(1)
 if sys.argv[1] == "keep":
-    performance.keep_freed_memory()
+    hardware.keep_freed_memory()
 for _ in range(20):
     torch.ones(10_000_000)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -137,6 +111,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc" or "LD_PRELOAD" in os.environ, reason="only glibc's malloc is told what to keep"
 )
+@pytest.mark.slow
 def test_freed_memory_is_kept_unless_the_environment_says_otherwise() -> None:
     def faults(word: str, **more: str) -> int:
         env = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
@@ -154,9 +129,9 @@ def test_freed_memory_is_kept_unless_the_environment_says_otherwise() -> None:
 def test_threads_that_no_machine_has_are_refused(threads: int, tmp_path: Path) -> None:
     before = torch.get_num_threads()
     with pytest.raises(BadConfig, match=rf"threads is {threads}.*leave --threads out"):
-        performance.use_threads(threads)
+        hardware.use_threads(threads)
     with pytest.raises(BadConfig, match="threads is"):
-        experiment.run(make_tiny_config(), tmp_path / "runs", threads=threads)
+        experiment.run(make_tiny_config(), Machine(out=str(tmp_path / "runs"), threads=threads))
     assert torch.get_num_threads() == before and not (tmp_path / "runs").exists()
 
 
@@ -182,7 +157,7 @@ def test_a_compiled_run_is_the_eager_one_but_for_rounding(
     config = make_tiny_config(**SMALL)  # 12 samples a task: batches of 8 and 4, then of 4 + 4
     graphs = counters["stats"]["unique_graphs"]
     for name, compiled in (("eager", False), ("compiled", True)):
-        run_tiny(config, tmp_path / name, compiled=compiled)
+        run_tiny(config, tmp_path / name, compile=compiled)
     assert counters["stats"]["unique_graphs"] == graphs + 1  # whole batches alone: not the last ones, not the tests
     eager, compiled = (tensors_of(tmp_path / name, config) for name in ("eager", "compiled"))
     assert compiled.keys() == eager.keys()
@@ -192,8 +167,8 @@ def test_a_compiled_run_is_the_eager_one_but_for_rounding(
     taken: list[int] = []
     out = tmp_path / "resumed"
     with pytest.raises(Stopped):
-        run_tiny(config, out, compiled=True, watcher=Watcher(step=taken.append, stop=lambda: len(taken) >= 3))
-    run_tiny(config, out, compiled=True)
+        run_tiny(config, out, compile=True, watcher=Watcher(step=taken.append, stop=lambda: len(taken) >= 3))
+    run_tiny(config, out, compile=True)
     assert_same_bits(tensors_of(out, config), compiled)
 
 
@@ -203,7 +178,7 @@ def test_a_run_that_goes_on_without_its_compiler_is_told_so(
 ) -> None:
     config = make_tiny_config(**SMALL)
     with pytest.raises(Stopped):  # before the first step, so that nothing has to be compiled
-        run_tiny(config, compiled=True, watcher=Watcher(stop=lambda: True))
+        run_tiny(config, compile=True, watcher=Watcher(stop=lambda: True))
     with pytest.warns(UserWarning, match="last bits may differ.*compiled True before, None now"):
         run_tiny(config)
 
@@ -212,21 +187,21 @@ def test_without_a_compiler_a_run_is_refused_before_it_begins(
     run_tiny: Callable[..., experiment.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(BadConfig, match=r"no 'no-such-compiler' here: install one, .* or leave --compile out"):
-        run_tiny(make_tiny_config(), compiled=True)
+    with pytest.raises(BadConfig, match=r"'no-such-compiler' was not found: install one, .* or leave --compile out"):
+        run_tiny(make_tiny_config(), compile=True)
     assert not list(tmp_path.iterdir())
 
 
 def test_one_run_over_several_devices_is_not_compiled() -> None:
     learner = make_tiny_trainer().learner
     learner.ranks = Ranks(0, 2)
-    with pytest.raises(BadConfig, match="--compile is for a run of one process"):
+    with pytest.raises(BadConfig, match="--compile works with one process only"):
         learner.compile_for(8)
 
 
 METHODS: dict[str, dict[str, Any]] = {
     "replay": {},
-    "strong": {"recipe": "strong"},
+    "strong": recipes.expand("strong", {}),
     "expanding": {"head": "expanding"},
     "resnet": {"backbone": "resnet20", "epochs": 1},
     "ewc": {"method": "ewc", "strength": 1.0},
@@ -272,14 +247,14 @@ def test_a_learner_learns_in_bf16_as_well() -> None:
 def test_the_precision_is_part_of_a_run_and_of_its_command() -> None:
     config = Config("split-mnist", precision="bf16")
     assert config.hash != Config("split-mnist").hash == Config("split-mnist", precision="float32").hash
-    assert config.command() == "steadfast run split-mnist --precision bf16"
+    assert config.command() == "holdfast run split-mnist --precision bf16"
     assert Config.from_json(config.to_json()) == config
     with pytest.raises(BadConfig, match="precision is 'fp16'; choose one of float32, bf16"):
         Config("split-mnist", precision="fp16")
 
 
 def test_what_torch_cannot_compile_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("steadfast.performance.check_compiler", lambda device: None)
+    monkeypatch.setattr("holdfast.backbones.compiled.check_compiler", lambda device: None)
     trainer = make_tiny_trainer(**SMALL)
 
     def fail(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -292,7 +267,7 @@ def test_what_torch_cannot_compile_is_told_in_a_line(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("name", "kinds"), [("resnet56", 5), ("resnet18", 7), ("wrn-28-2", 6)])
 def test_each_kind_of_block_is_compiled_once(monkeypatch: pytest.MonkeyPatch, name: str, kinds: int) -> None:
-    monkeypatch.setattr("steadfast.performance.check_compiler", lambda device: None)
+    monkeypatch.setattr("holdfast.backbones.compiled.check_compiler", lambda device: None)
     torch._dynamo.reset()
     counter = CompileCounter()
     compiled = Compiled(2, CPU)

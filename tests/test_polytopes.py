@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from steadfast import polytopes
-from steadfast.errors import BadConfig
-from steadfast.polytopes import POLYTOPES, Cube, Orthoplex, Polygon, Polytope, Simplex
+from holdfast.errors import BadConfig
+from holdfast.heads import polytopes
+from holdfast.heads.polytopes import POLYTOPES, Cube, Orthoplex, Polygon, Polytope, Simplex
 
 settings.register_profile("geometry", deadline=None, max_examples=40)
 settings.load_profile("geometry")
@@ -279,7 +279,7 @@ def test_single_precision_sums_of_a_million_features_are_precise(mean):
 
 MEASURE = """
 import torch
-from steadfast.polytopes import Orthoplex, Simplex
+from holdfast.heads.polytopes import Orthoplex, Simplex
 torch.set_num_threads(1)
 slots = torch.arange(128)
 def status(name):  # not ru_maxrss, which a process inherits from the one that started it
@@ -302,7 +302,7 @@ print(measure(Orthoplex(1_000_000)), measure(Simplex(1_000_000)))  # the smaller
 def test_a_million_slots_peak_under_three_times_the_features():
     done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     for peak in map(float, done.stdout.split()):
-        assert 1.9 < peak < 3.0  # features and gradient are two
+        assert 1.8 < peak < 3.0  # features and gradient are two
 
 
 def test_a_cube_of_two_to_the_64_slots_learns():
@@ -402,11 +402,11 @@ def test_junction_and_simplex_under_sgd_are_a_linear_head_at_a_larger_rate(bias)
         (lambda: Orthoplex(2.5), "orthoplex are a whole number, not 2.5"),
         (lambda: Cube(2**64 + 1), r"at most 2\*\*64 slots"),
         (lambda: Simplex(1_000_000).vertices(), r"vertices\(slots\)"),
-        (lambda: Simplex(10).logits(torch.zeros(3, 10)), r"wants features of shape \(batch, 9\).*junction"),
-        (lambda: Simplex(10).loss(torch.zeros(9), torch.tensor([0])), r"wants features of shape \(batch, 9\)"),
+        (lambda: Simplex(10).logits(torch.zeros(3, 10)), r"needs features of shape \(batch, 9\).*junction"),
+        (lambda: Simplex(10).loss(torch.zeros(9), torch.tensor([0])), r"needs features of shape \(batch, 9\)"),
         (lambda: Simplex(10).loss(torch.zeros(2, 9), torch.tensor([0, 10])), "slots 0 to 9, but .* slots 0 to 10"),
         (lambda: Simplex(10).loss(torch.zeros(2, 9), torch.tensor([0, -100])), "given slots -100 to 0"),
-        (lambda: Simplex(10).loss(torch.zeros(2, 9), torch.tensor([0])), "a slot for each of 2 features, not 1"),
+        (lambda: Simplex(10).loss(torch.zeros(2, 9), torch.tensor([0])), "one slot per sample: 2 samples, but 1 slots"),
         (lambda: Simplex(10).loss(torch.zeros(2, 9), torch.zeros(2)), "int64.*float32"),
         (lambda: Simplex(10).loss(torch.zeros(1, 9), torch.tensor([0]), bias=torch.zeros(9)), r"shape \(10,\)"),
         (lambda: Simplex(10).loss(torch.zeros(1, 9), torch.tensor([0]), reduction="max"), "not 'max'"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from steadfast.quantities import byte_size, duration
+from holdfast.quantities import byte_size, duration
 
 
 @pytest.mark.parametrize(

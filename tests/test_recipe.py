@@ -11,28 +11,21 @@ from scipy import stats
 from torch import Tensor
 
 from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
-from steadfast import augment, experiment, heads, randomness
-from steadfast.benchmarks import BENCHMARKS
-from steadfast.config import OPTIONAL, Config
-from steadfast.errors import BadConfig
-from steadfast.learner import Learner
-from steadfast.methods import METHODS, recipe
-from steadfast.methods.replay import Replay
-from steadfast.recipes import RECIPES
-from steadfast.training import Stopped, Trainer, Watcher
+from holdfast import heads, randomness
+from holdfast.errors import BadConfig
+from holdfast.heads import HEADS
+from holdfast.heads.base import Head
+from holdfast.learning import augment
+from holdfast.learning.learner import Learner
+from holdfast.learning.training import Trainer, Watcher
+from holdfast.methods import distillation, recipes
+from holdfast.methods.replay import Replay, ReplayOptions
+from holdfast.options import declared
+from holdfast.runs.build import make_learner
+from holdfast.runs.config import Config
 
 CPU = torch.device("cpu")
-EVERY_HEAD = ("simplex", "orthoplex", "cube", "polygon", "expanding", "preallocated")
-OPTIONS: list[dict[str, Any]] = [
-    {"balance": True},
-    {"vary": "shift"},
-    {"distill": "logits"},
-    {"distill": "features"},
-    {"insert": "during"},
-    {"insert": "during", "distill": "logits"},
-    {"insert": "during", "distill": "features"},
-    {"recipe": "strong"},
-]
+STRONG = recipes.expand("strong", {})
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -56,7 +49,7 @@ def finished(**changes: Any) -> Trainer:
 def plain_replay(config: Config) -> dict[str, Tensor]:
     """Replay as the paper states it and nothing else, written anew: no options, no trainer, no memory class."""
     stream, generator = make_tiny_stream(), randomness.generator(config.seed, "training")
-    learner = experiment.make_learner(config, stream, CPU).train()
+    learner = make_learner(config, stream, CPU).train()
     optimizer = torch.optim.Adam(learner.parameters(), lr=0.001, fused=True)
     kept: list[tuple[Tensor, Tensor]] = []  # a task's images and slots each
     for t, task in enumerate(stream.tasks):
@@ -74,7 +67,7 @@ def plain_replay(config: Config) -> dict[str, Tensor]:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-        quota = (config.memory or 0) // (t + 1)
+        quota = config.get("memory") // (t + 1)
         drawn = torch.randperm(len(task.train), generator=generator)[:quota]
         kept = [(images[:quota], slots[:quota]) for images, slots in kept] + [task.train.batch(drawn)]
     return learner.state_dict()
@@ -88,12 +81,14 @@ def test_the_paper_recipe_is_plain_replay_to_the_last_bit(head: str) -> None:
 
 def test_every_option_is_off_unless_asked_for() -> None:
     config = Config("split-mnist").resolved()
-    assert RECIPES["paper"](BENCHMARKS["split-mnist"]) == {}
-    assert not set(config.to_json()) & set(recipe.OPTIONS)
-    assert set(recipe.OPTIONS) <= set(OPTIONAL) and set(recipe.OPTIONS) <= set(METHODS["replay"].options)
+    own = {each.name for each in declared(ReplayOptions)} - {"memory"}
+    assert own == {"policy", "memory_batch", "balance", "absent_count", "augment_memory", "distill", "distill_weight",
+                   "store"}
+    assert not own & set(config.to_json())
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", [{"balance": True}, {"augment_memory": "shift"}, {"distill": "logits"},
+                                     {"distill": "features"}, {"store": "during"}, {"memory_batch": 3}], ids=str)
 def test_each_option_changes_the_run(options: dict[str, Any]) -> None:
     one, other = finished().learner.state_dict(), finished(**options).learner.state_dict()
     assert any(not torch.equal(one[name], other[name]) for name in one)
@@ -102,43 +97,43 @@ def test_each_option_changes_the_run(options: dict[str, Any]) -> None:
 # Balanced softmax.
 
 
-@pytest.mark.parametrize("name", EVERY_HEAD)
+@pytest.mark.parametrize("name", HEADS)
 def test_balanced_softmax_is_cross_entropy_when_all_classes_are_as_frequent(name: str) -> None:
     head = heads.build(name, 7, 8).double()
     head.open(range(8))
     features, slots = torch.randn(16, 7, dtype=torch.float64, generator=seeded()), torch.arange(8).repeat(2)
-    prior = recipe.log_frequency(slots, 8, 0.01)
+    prior = distillation.log_frequency(slots, 8, 0.01)
     torch.testing.assert_close(head.loss(features, slots, prior=prior), head.loss(features, slots))
 
 
 def test_frequencies_are_counted_in_the_batch() -> None:
     slots = torch.tensor([4, 1, 1, 4, 1, 0])
     expected = np.log([1, 3, 0.25, 0.25, 2, 0.25])
-    assert recipe.log_frequency(slots, 6, 0.25).numpy() == pytest.approx(expected)
+    assert distillation.log_frequency(slots, 6, 0.25).numpy() == pytest.approx(expected)
 
 
 def test_the_update_uses_the_batch_s_own_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Tensor, Tensor]] = []
-    original = heads.Head.loss
+    original = Head.loss
 
     def spy(self: Any, features: Tensor, slots: Tensor, *, prior: Tensor, reduction: str = "mean") -> Tensor:
         seen.append((slots, prior))
         return original(self, features, slots, prior=prior, reduction=reduction)
 
-    monkeypatch.setattr(heads.Head, "loss", spy)
-    finished(balance=True, empty=0.5)
+    monkeypatch.setattr(Head, "loss", spy)
+    finished(balance=True, absent_count=0.5)
     assert len(seen) > 10
     for slots, prior in seen:
         counts = [max(slots.tolist().count(slot), 0.5) for slot in range(10)]
         assert prior.numpy() == pytest.approx(np.log(counts))
 
 
-@pytest.mark.parametrize("name", EVERY_HEAD)
+@pytest.mark.parametrize("name", HEADS)
 def test_balanced_softmax_s_gradient_agrees_with_finite_differences(name: str) -> None:
     head = heads.build(name, 5, 8).double()
     head.open(range(6))
     slots = torch.tensor([0, 0, 0, 1, 2, 5])
-    prior = recipe.log_frequency(slots, 8, 0.01).double()
+    prior = distillation.log_frequency(slots, 8, 0.01).double()
     features = torch.randn(6, 5, dtype=torch.float64, generator=seeded(), requires_grad=True)
     assert torch.autograd.gradcheck(lambda f: head.loss(f, slots, prior=prior), features)
 
@@ -150,15 +145,17 @@ def test_balanced_softmax_by_its_definition() -> None:
     counts = np.array([3, 0.01, 0.01, 1, 0.01, 0.01])
     weight = counts * np.exp(head.logits(features).detach().double().numpy())
     expected = -np.log(weight[range(4), slots.tolist()] / weight.sum(1)).mean()
-    found = head.loss(features, slots, prior=recipe.log_frequency(slots, 6, 0.01))
+    found = head.loss(features, slots, prior=distillation.log_frequency(slots, 6, 0.01))
     assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
 
 
-# Variation of the remembered half.
+# Augmentation of the remembered half.
 
 
-def test_variation_leaves_the_stored_bytes_and_the_new_half_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = make_tiny_trainer(vary="shift")
+def test_augmenting_the_memory_leaves_the_stored_bytes_and_the_new_half_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = make_tiny_trainer(augment_memory="shift")
     method, stream, batches = replay_of(trainer), make_tiny_stream(), []
 
     def spy(images: Tensor, slots: Tensor) -> Tensor:
@@ -174,48 +171,48 @@ def test_variation_leaves_the_stored_bytes_and_the_new_half_as_they_are(monkeypa
         assert not any(varied[:4]) and any(varied[4:])
 
 
-def test_variation_is_drawn_from_the_seed() -> None:
-    assert_same_bits(bits(finished(vary="shift")), bits(finished(vary="shift")))
+def test_augmenting_the_memory_is_drawn_from_the_seed() -> None:
+    assert_same_bits(bits(finished(augment_memory="shift")), bits(finished(augment_memory="shift")))
 
 
-def test_a_callable_of_one_s_own_varies_the_remembered_half() -> None:
+def test_half_of_each_batch_is_augmented_as_remembered() -> None:
     trainer, given = make_tiny_trainer(), []
 
     def dark(images: Tensor, generator: torch.Generator) -> Tensor:
         given.append(len(images))
         return images // 2
 
-    replay_of(trainer).vary = dark
+    replay_of(trainer).augment_memory = dark
     trainer.run()
     assert given == [4] * 12  # half of a batch, in two of three tasks, of 2 epochs and 3 steps
 
 
-def test_a_variation_of_ones_own_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(augment.AUGMENTS, "_things", dict(augment.AUGMENTS))
+def test_an_augmentation_of_ones_own_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("_things", "_lines"):
+        monkeypatch.setattr(augment.AUGMENTATIONS, part, dict(getattr(augment.AUGMENTATIONS, part)))
 
     @augment.register("darker")
-    def darker(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def darker(images: Tensor, generator: torch.Generator) -> Tensor:
         return images // 2
 
-    trainer = make_tiny_trainer(vary="darker")
-    trainer.run()
-    seen = trainer.method.vary(torch.full((2, 1, 8, 8), 100, dtype=torch.uint8), trainer.generator)
-    assert seen.eq(50).all() and trainer.method.config.to_json()["vary"] == "darker"
-    assert augment.get("darker").__name__ == "darker"
-    with pytest.raises(BadConfig, match="give it a name"):
-        Config("split-mnist", vary=darker)
+    trainer = finished(augment_memory="darker")
+    seen = replay_of(trainer).augment_memory(torch.full((2, 1, 8, 8), 100, dtype=torch.uint8), trainer.generator)
+    assert seen.eq(50).all() and augment.AUGMENTATIONS["darker"].__name__ == "darker"
+    assert make_tiny_config(augment_memory="darker").to_json()["augment_memory"] == "darker"
+    with pytest.raises(BadConfig, match="register it under a name"):
+        Config("split-mnist", augment_memory=darker)
     augment.register("float")(lambda images, generator: images / 255)
-    with pytest.raises(BadConfig, match="must keep both"):
-        make_tiny_trainer(vary="float").run()
+    with pytest.raises(BadConfig, match="must keep shape and type"):
+        make_tiny_trainer(augment_memory="float").run()
 
 
 # Distillation.
 
 
-@pytest.mark.parametrize("head", EVERY_HEAD)
+@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize(
     "kept", [{"policy": "task"}, {"policy": "class"}, {"policy": "herding"}, {"policy": "reservoir"},
-             {"insert": "during"}], ids=str,
+             {"store": "during"}], ids=str,
 )
 def test_logits_follow_their_samples_through_every_eviction(
     head: str, kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -226,7 +223,7 @@ def test_logits_follow_their_samples_through_every_eviction(
 
     def noting(original: Any) -> Any:
         def arriving(images: Tensor, *rest: Any) -> Any:
-            for image, logits in zip(images, recipe.dark_logits(learner.head, learner.embed_frozen(images))):
+            for image, logits in zip(images, distillation.dark_logits(learner.head, learner.embed_frozen(images))):
                 first.setdefault(image.numpy().tobytes(), logits)
             return original(images, *rest)
 
@@ -255,15 +252,15 @@ def test_distance_of_logits_ignores_slots_that_were_not_in_use() -> None:
     head = heads.build("expanding", 4, 5)
     head.open([0, 2])
     with torch.no_grad():
-        stored = recipe.dark_logits(head, torch.randn(3, 4, generator=seeded()))
+        stored = distillation.dark_logits(head, torch.randn(3, 4, generator=seeded()))
     assert stored.isnan().any(0).tolist() == [False, True, False, True, True]
     now = torch.randn(3, 4, generator=seeded(1), requires_grad=True)
-    distance = recipe.logit_distance(head, now, stored)
+    distance = distillation.logit_distance(head, now, stored)
     difference = (head.outputs(now) - stored)[:, [0, 2]].detach().numpy()
     assert float(distance.detach()) == pytest.approx((difference**2).sum() / 6, rel=1e-5)
     distance.backward()
     assert now.grad is not None and now.grad.isfinite().all()
-    assert recipe.logit_distance(head, now, torch.full((3, 5), torch.nan)) == 0  # of no slot at all
+    assert distillation.logit_distance(head, now, torch.full((3, 5), torch.nan)) == 0  # of no slot at all
 
 
 def test_features_are_distilled_from_the_learner_before_the_task() -> None:
@@ -289,17 +286,17 @@ def test_the_distance_of_features_is_one_minus_their_cosine() -> None:
     now, before = torch.tensor([[3.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0, 1.0], [0.0, 5.0]])
     yes, no = torch.tensor([True]), torch.tensor([False])
     for taught, expected in [((yes, yes), (1 - 0.5**0.5) / 2), ((yes, no), 1 - 0.5**0.5), ((no, no), 0.0)]:
-        assert float(recipe.feature_distance(now, before, torch.cat(taught))) == pytest.approx(expected)
+        assert float(distillation.feature_distance(now, before, torch.cat(taught))) == pytest.approx(expected)
 
 
 def test_what_came_in_during_the_task_is_not_held_where_an_untaught_network_put_it() -> None:
-    trainer = make_tiny_trainer(distill="features", insert="during", distill_weight=0.3, epochs=1)
+    trainer = make_tiny_trainer(distill="features", store="during", distill_weight=0.3, epochs=1)
     first, second, *_ = trainer.tasks
     method, learner = replay_of(trainer), trainer.learner
     trainer.tasks = (first,)
     trainer.run()
     method.begin_task(second)
-    method.insert(*second.train.batch(torch.arange(12)))
+    method.offer(*second.train.batch(torch.arange(12)))
     for parameter in learner.parameters():
         parameter.data += 0.01
     old, new = method.memory.of_task(0), method.memory.of_task(1)
@@ -318,7 +315,7 @@ def test_what_came_in_during_the_task_is_not_held_where_an_untaught_network_put_
 
 
 def test_the_learner_before_sees_the_images_as_varied_as_the_learner_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = make_tiny_trainer(distill="features", vary="shift")
+    trainer = make_tiny_trainer(distill="features", augment_memory="shift")
     method, seen, original = replay_of(trainer), {"before": [], "now": []}, Learner.features
 
     def spy(self: Learner, images: Tensor) -> Tensor:
@@ -367,7 +364,7 @@ def test_the_loss_is_the_cross_entropy_plus_the_weighted_distance_of_the_remembe
     for row, mine in zip(rows, embedded):
         if kind == "logits":
             stored = method.memory.notes["logits"][row]
-            distances.append((recipe.dark_logits(learner.head, mine[None])[0] - stored).square().mean())
+            distances.append((distillation.dark_logits(learner.head, mine[None])[0] - stored).square().mean())
         else:
             held = method.before.embed(images[2:])[rows.tolist().index(int(row))]  # in a batch, as its norms see it
             distances.append(1 - (mine @ held) / (mine.norm() * held.norm()))
@@ -376,42 +373,14 @@ def test_the_loss_is_the_cross_entropy_plus_the_weighted_distance_of_the_remembe
     assert not torch.isclose(wanted, plain)
 
 
-# Checkpoints.
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("stop_after", [2, 7, 11])
-def test_a_run_stopped_anywhere_resumes_to_the_same_bits(options: dict[str, Any], stop_after: int) -> None:
-    left = [stop_after]
-
-    def stop() -> bool:
-        left[0] -= 1
-        return left[0] < 0
-
-    first = make_tiny_trainer(watcher=Watcher(stop=stop), **options)
-    with pytest.raises(Stopped):
-        first.run()
-    second = make_tiny_trainer(**options)
-    second.load(*first.state())
-    second.run()
-    assert_same_bits_but_nan(bits(second), bits(finished(**options)))
-
-
-def assert_same_bits_but_nan(one: dict[str, Any], other: dict[str, Any]) -> None:
-    def plain(value: Any) -> Any:
-        return value.nan_to_num(1e9) if isinstance(value, Tensor) and value.is_floating_point() else value
-
-    assert_same_bits({k: plain(v) for k, v in one.items()}, {k: plain(v) for k, v in other.items()})
-
-
-# Insertion during the task.
+# Storing samples during the task.
 
 
 def test_every_sample_of_the_stream_is_as_likely_to_be_in_the_reservoir() -> None:
     """Though each is shown once an epoch; 36 samples, 12 places, many seeds."""
     stream, counts, runs = make_tiny_stream(), np.zeros(36), 200
     names = {image.numpy().tobytes(): index for index, image in enumerate(stream.tasks[0].train.images)}
-    method = replay_of(make_tiny_trainer(insert="during"))
+    method = replay_of(make_tiny_trainer(store="during"))
     for seed in range(runs):
         method.memory.count = method.memory.offered = 0
         method.generator = seeded(seed)
@@ -420,7 +389,7 @@ def test_every_sample_of_the_stream_is_as_likely_to_be_in_the_reservoir() -> Non
             for _ in range(2):  # epochs
                 for chosen in torch.randperm(len(task.train), generator=seeded(seed)).split(5):
                     if method.unseen:
-                        method.insert(*task.train.batch(chosen))
+                        method.offer(*task.train.batch(chosen))
             method.end_task(task)
         inside = [names[image.numpy().tobytes()] for image in method.memory.images]
         assert len(set(inside)) == len(inside) == 12
@@ -432,7 +401,7 @@ def test_every_sample_of_the_stream_is_as_likely_to_be_in_the_reservoir() -> Non
 
 def test_the_first_task_has_no_remembered_half_though_the_memory_fills_during_it() -> None:
     sizes: list[int] = []
-    trainer = make_tiny_trainer(insert="during", watcher=Watcher(step=sizes.append))
+    trainer = make_tiny_trainer(store="during", watcher=Watcher(step=sizes.append))
     trainer.run()
     assert sizes == [8, 4] * 2 + [4, 4, 4] * 4
 
@@ -440,8 +409,8 @@ def test_the_first_task_has_no_remembered_half_though_the_memory_fills_during_it
 # Everything together.
 
 
-@pytest.mark.parametrize("head", EVERY_HEAD)
+@pytest.mark.parametrize("head", HEADS)
 def test_every_head_learns_with_the_strong_recipe(head: str) -> None:
-    trainer = finished(head=head, recipe="strong", epochs=8)
+    trainer = finished(head=head, epochs=8, **STRONG)
     assert all(value.isfinite().all() for value in trainer.learner.parameters())
     assert sum(trainer.at.accuracies[-1]) / 3 >= 40  # chance is 17, and these images are all but noise when shifted

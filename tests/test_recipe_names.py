@@ -1,66 +1,75 @@
-"""What the name of a recipe stands for, and which options go together."""
+"""What the name of a recipe stands for, and which options of replay go together."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from steadfast.benchmarks import BENCHMARKS
-from steadfast.config import Config
-from steadfast.errors import BadConfig
-from steadfast.methods import recipe
-from steadfast.recipes import RECIPES
+from holdfast.errors import BadConfig
+from holdfast.methods import distillation, recipes
+from holdfast.runs.benchmarks import BENCHMARKS
+from holdfast.runs.config import Config
 
 
-@pytest.mark.parametrize("name", list(BENCHMARKS))
-def test_a_recipe_and_its_options_spelled_out_are_the_same_run(name: str) -> None:
-    named, spelled = Config(name, recipe="strong"), Config(name, **RECIPES["strong"](BENCHMARKS[name]))
-    assert named.resolved() == spelled.resolved()
-    assert named.hash == spelled.hash != Config(name).hash
+def strong(name: str, **given: Any) -> Config:
+    """The run that `holdfast run NAME --recipe strong` makes, with options given beside it."""
+    protocol = {key: given.pop(key) for key in ("augment", "method") if key in given}
+    benchmark = BENCHMARKS[name]
+    options = recipes.expand(
+        "strong", given, method=protocol.get("method", "replay"), augment=protocol.get("augment", benchmark.augment),
+        strong=benchmark.strong,
+    )
+    return Config(name, **protocol, **options).resolved()
+
+
+def test_the_paper_s_recipe_sets_nothing() -> None:
+    assert recipes.expand("paper", {}) == {}
+    assert recipes.expand("paper", {"memory": 100}, method="ewc") == {"memory": 100}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"recipe": "stronk"}, "paper, strong"), ({"recipe": "strong", "method": "gem"}, "'replay', not 'gem'")],
+)
+def test_a_recipe_that_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
+        recipes.expand(given.pop("recipe"), {}, **given)
 
 
 def test_an_option_given_beside_a_recipe_keeps_its_value() -> None:
-    assert Config("split-mnist", recipe="strong", vary="crop-flip").resolved().vary == "crop-flip"
-    other = Config("permuted-mnist", recipe="strong", distill="features").resolved()
-    assert (other.distill, other.distill_weight) == ("features", recipe.WEIGHTS["features"])
-    same = Config("permuted-mnist", recipe="strong", distill="logits").resolved()
-    assert same == Config("permuted-mnist", recipe="strong").resolved()
+    assert strong("split-mnist", augment_memory="crop-flip").get("augment_memory") == "crop-flip"
+    other = strong("permuted-mnist", distill="features")
+    assert (other.get("distill"), other.options_of("method").weight) == ("features", distillation.WEIGHTS["features"])
+    assert strong("permuted-mnist", distill="logits") == strong("permuted-mnist")
 
 
-@pytest.mark.parametrize("off", [{"balance": False}, {"vary": "none"}, {"distill": "none"}])
+@pytest.mark.parametrize("off", [{"balance": False}, {"augment_memory": "none"}, {"distill": "none"}], ids=str)
 def test_an_option_turned_off_beside_a_recipe_is_off(off: dict[str, Any]) -> None:
     (name,) = off
-    without, strong = Config("split-mnist", recipe="strong", **off), Config("split-mnist", recipe="strong")
-    assert getattr(without.resolved(), name) == off[name] != getattr(strong.resolved(), name)
-    assert without.hash != strong.hash
-    assert Config.from_json(without.to_json()).hash == without.hash
-    others = [other for other in recipe.OFF if other != name]
-    assert all(getattr(without.resolved(), other) == getattr(strong.resolved(), other) for other in others)
+    without, full = strong("split-mnist", **off), strong("split-mnist")
+    assert without.get(name) == off[name] != full.get(name)
+    assert without.hash != full.hash and Config.from_json(without.to_json()).hash == without.hash
+    others = {"balance", "augment_memory", "distill"} - {name}
+    assert all(without.get(other) == full.get(other) for other in others)
 
 
 @pytest.mark.parametrize("name", ["split-mnist", "permuted-mnist"])
 def test_without_a_memory_a_recipe_is_what_needs_none(name: str) -> None:
-    without = Config(name, recipe="strong", memory=0).resolved()
-    assert without == without.resolved() == Config(name, balance=True, memory=0).resolved()
-    assert Config(name, memory=0, vary="none", distill="none").hash == Config(name, memory=0).hash
-    assert "--balance" in without.command() and "recipe" not in without.command()
-    # As such a run was stored before what needs a memory was refused.
-    earlier = {**without.to_json(), "vary": "shift", "distill": "features", "distill_weight": 5.0}
-    assert Config.from_json(earlier).resolved() == without
-    benchmark = dataclasses.replace(BENCHMARKS[name], memory=0)
-    assert Config(name, recipe="strong").resolved(benchmark).distill == "none"
+    without = strong(name, memory=0)
+    assert without == Config(name, balance=True, memory=0).resolved()
+    assert Config(name, memory=0, augment_memory="none", distill="none").hash == Config(name, memory=0).hash
+    assert "--balance" in without.command()
 
 
-@pytest.mark.parametrize("name", list(BENCHMARKS))
-def test_a_run_of_a_recipe_echoes_its_name(name: str) -> None:
-    full = Config(name, recipe="strong", seed=3).resolved()
-    assert full.command() == f"steadfast run {name} --seed 3 --recipe strong"
-    assert Config(name, balance=True).resolved().command() == f"steadfast run {name} --balance"
-    assert Config(name, method="finetune").resolved().command() == f"steadfast run {name} --method finetune"
+def test_a_run_s_command_spells_a_recipe_out() -> None:
+    said = strong("split-mnist").command()
+    assert said.startswith("holdfast run split-mnist ") and "recipe" not in said
+    assert {"--balance", "--augment-memory", "--distill"} <= set(said.split())
+    assert Config("split-mnist", balance=True).command() == "holdfast run split-mnist --balance"
+    assert Config("split-mnist", method="finetune").command() == "holdfast run split-mnist --method finetune"
 
 
 # The table of docs/beyond.md, and the weights it leaves to the options.
@@ -82,57 +91,65 @@ def documented() -> dict[str, str]:
     return {name: words.split("`")[1] for names, words in rows for name in names.split(", ")}
 
 
-@pytest.mark.parametrize("name", list(BENCHMARKS))
+@pytest.mark.parametrize("name", STRONG)
+def test_strong_stands_for_these_options(name: str) -> None:
+    full = strong(name)
+    options = full.options_of("method")
+    assert (options.balance, options.augment_memory, options.distill, options.weight) == STRONG[name]
+    assert full.hash != Config(name).hash
+
+
+@pytest.mark.parametrize("name", STRONG)
 def test_strong_stands_for_what_the_documentation_says(name: str) -> None:
-    full = Config(name, recipe="strong").resolved()
-    assert (full.balance, full.vary, full.distill, full.distill_weight) == STRONG[name]
     flags = re.findall(r"--(\S+)(?: (?!--)(\S+))?", documented()[name])
     given = {flag.replace("-", "_"): float(value) if "weight" in flag else value or True for flag, value in flags}
-    assert Config(name, **given).resolved() == full
+    assert Config(name, **given).resolved() == strong(name)
 
 
-def test_no_variation_is_done_twice_whatever_the_whole_batch_is_varied_by() -> None:
-    assert Config("split-mnist", recipe="strong", augment="shift").resolved().vary == "none"
-    assert Config("split-cifar10", recipe="strong", augment="none").resolved().vary == "crop-flip"
+def test_no_augmentation_is_done_twice() -> None:
+    assert strong("split-mnist", augment="shift").get("augment_memory") == "none"
+    assert strong("split-cifar10", augment="none").get("augment_memory") == "crop-flip"
 
 
 def test_two_ways_to_say_one_thing_are_one_run() -> None:
-    assert Config("split-mnist", remembered=64).hash == Config("split-mnist").hash
-    assert Config("split-mnist", batch=32, remembered=16).hash == Config("split-mnist", batch=32).hash
-    assert Config("split-mnist", remembered=46).command() == "steadfast run split-mnist --remembered 46"
-    during = Config("split-mnist", insert="during")
-    assert Config("split-mnist", insert="during", policy="reservoir").hash == during.hash
+    assert Config("split-mnist", memory_batch=64).hash == Config("split-mnist").hash
+    assert Config("split-mnist", batch=32, memory_batch=16).hash == Config("split-mnist", batch=32).hash
+    assert Config("split-mnist", memory_batch=46).command() == "holdfast run split-mnist --memory-batch 46"
+    during = Config("split-mnist", store="during")
+    assert Config("split-mnist", store="during", policy="reservoir").hash == during.hash
+    weighted = Config("split-mnist", distill="features", distill_weight=distillation.WEIGHTS["features"])
+    assert weighted.hash == Config("split-mnist", distill="features").hash
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"recipe": "stronk"}, "paper, strong"),
         ({"distill": "labels"}, "logits, features"),
-        ({"insert": "before"}, "after, during"),
-        ({"balance": True, "empty": 0.0}, "above 0"),
-        ({"balance": True, "empty": 1.5}, "at most 1"),
-        ({"balance": True, "empty": float("nan")}, "at most 1"),
-        ({"balance": "yes"}, "True or False"),
-        ({"balance": 1}, "True or False"),
-        ({"memory": 0, "vary": "shift"}, "memory is 0.*leave vary out, or give a memory"),
+        ({"store": "before"}, "after, during"),
+        ({"augment_memory": "crop"}, "Did you mean 'crop-flip'"),
+        ({"balance": True, "absent_count": 0.0}, "above 0"),
+        ({"balance": True, "absent_count": 1.5}, "at most 1"),
+        ({"balance": True, "absent_count": float("nan")}, "at most 1"),
+        ({"balance": "yes"}, "true or false"),
+        ({"balance": 1}, "true or false"),
+        ({"memory": 0, "augment_memory": "shift"}, "memory is 0.*leave augment_memory out, or give a memory"),
         ({"memory": 0, "distill": "features"}, "leave distill out"),
-        ({"memory": 0, "recipe": "strong", "distill": "logits"}, "leave distill out"),
-        ({"memory": 0, "insert": "during"}, "leave insert out"),
-        ({"memory": 0, "remembered": 32}, "leave remembered out"),
+        ({"memory": 0, "store": "during"}, "leave store out"),
+        ({"memory": 0, "memory_batch": 32}, "leave memory_batch out"),
         ({"distill": "logits", "distill_weight": -1.0}, "0 or more"),
         ({"distill": "logits", "distill_weight": float("nan")}, "finite"),
         ({"distill_weight": 0.5}, "distill is off"),
-        ({"empty": 0.5}, "balance is off"),
-        ({"insert": "during", "policy": "herding"}, "by reservoir"),
-        ({"remembered": 128}, "remembered is 128, of a batch of 128"),
-        ({"remembered": 0}, "1 or more"),
-        ({"method": "gem", "remembered": 32}, "no such option"),
-        ({"balance": True, "head": "cube", "slots": 2**40}, "leave balance out .balance=False, or recipe='paper'"),
-        ({"distill": "logits", "head": "cube", "slots": 2**40}, "leave distill out .distill='none', or"),
-        ({"method": "finetune", "balance": True}, "no such option"),
-        ({"method": "agem", "vary": "shift"}, "no such option"),
+        ({"absent_count": 0.5}, "balance is off"),
+        ({"store": "during", "policy": "herding"}, "uses a reservoir"),
+        ({"memory_batch": 128}, "memory_batch is 128, but a batch has 128"),
+        ({"memory_batch": 0}, "1 or more"),
+        ({"balance": True, "head": "cube", "slots": 2**40}, "turn balance off .balance=False, --no-balance"),
+        ({"distill": "logits", "head": "cube", "slots": 2**40}, "turn distill off .distill='none'"),
+        ({"method": "gem", "memory_batch": 32}, "has such an option.*replay"),
+        ({"method": "finetune", "balance": True}, "has such an option.*replay"),
+        ({"method": "agem", "augment_memory": "shift"}, "has such an option.*replay"),
     ],
+    ids=str,
 )
 def test_what_cannot_work_is_refused_before_anything_starts(values: dict[str, Any], message: str) -> None:
     with pytest.raises(BadConfig, match=message):

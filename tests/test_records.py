@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import BadConfig, BadFile
+from holdfast.runs import records
+from holdfast.runs.config import Config
 from records_factory import make_features, make_record
-from steadfast.config import Config
-from steadfast.errors import BadConfig, BadFile
-from steadfast.report import records
 
 BASE = Config("split-mnist", memory=100)
 
@@ -62,10 +62,10 @@ def test_what_is_not_a_record_is_left_out_by_name(tmp_path: Path, content: str, 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"environment": {"steadfast": "9.0.0"}}, "Made by steadfast 9.0.0"),
-        ({"environment": {"steadfast": "0.10.0"}}, "Made by steadfast 0.10.0"),
-        ({"environment": {}}, "which steadfast"),
-        ({"environment": None}, "which steadfast"),
+        ({"environment": {"holdfast": "9.0.0"}}, "Made by holdfast 9.0.0"),
+        ({"environment": {"holdfast": "0.10.0"}}, "Made by holdfast 0.10.0"),
+        ({"environment": {}}, "which holdfast"),
+        ({"environment": None}, "which holdfast"),
         ({"format": 2}, "format"),
         ({"hash": "000000000000"}, "altered"),
         ({"config": {"benchmark": "split-mnist", "memory": 100, "warp": 9}}, "warp"),
@@ -112,12 +112,13 @@ def test_a_validation_run_is_not_a_test_run() -> None:
 def test_two_records_of_one_run_count_once_and_are_named(tmp_path: Path) -> None:
     put(tmp_path, "a.json", make_record(BASE, 81.0))
     put(tmp_path, "b.json", make_record(BASE, 81.0))
-    put(tmp_path, "c.json", make_record(Config("split-mnist", memory=100, over="all"), 85.0))  # the same, spelled out
+    spelled_out = Config("split-mnist", memory=100, softmax_over="all")  # the same run
+    put(tmp_path, "c.json", make_record(spelled_out, 85.0))
     found = records.read(tmp_path)
     assert [run.name for run in found.runs] == ["a.json"]
     assert [each.name for each in found.left_out] == ["b.json", "c.json"]
     assert "a.json" in found.left_out[0].reason and "same accuracies" in found.left_out[0].reason
-    assert "other accuracies" in found.left_out[1].reason
+    assert "different accuracies" in found.left_out[1].reason
 
 
 def test_a_quick_run_and_a_full_one_are_different_runs(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_a_folder_that_is_not_there_is_an_error_that_says_so(tmp_path: Path) -> 
     [
         {"kind": "features"},
         {**make_features(), "format": 2},
-        {**make_features(), "environment": {"steadfast": "9.9.0"}},
+        {**make_features(), "environment": {"holdfast": "9.9.0"}},
         {"kind": "features", "format": 1, "heads": [], "labels": ["0"]},
         {"kind": "features", "format": 1, "labels": ["0"], "heads": [{"frames": [
             {"seen": [0], "clouds": [[["<script>", 0]]], "weights": [[0, 1]]}]}]},

@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.cli.main import app
+from holdfast.methods import recipes
+from holdfast.paper import cells as paper
+from holdfast.report import exports
+from holdfast.report import page as report
+from holdfast.runs.benchmarks import BENCHMARKS
+from holdfast.runs.config import Config
+from holdfast.runs.records import LeftOut, Record, Records, read
 from records_factory import make_features, make_record
-from steadfast import paper
-from steadfast.cli import app
-from steadfast.config import Config
-from steadfast.report import exports
-from steadfast.report import page as report
-from steadfast.report.records import LeftOut, Record, Records, read
 
 SIMPLEX = Config("split-mnist", memory=100)
 EXPANDING = Config("split-mnist", memory=100, head="expanding")
@@ -128,8 +130,8 @@ def test_a_hostile_feature_record_is_text_in_the_page(results: Path) -> None:
 
 def test_without_runs_the_page_says_what_to_type() -> None:
     text = report.page(report.build(Records()))
-    assert "No runs yet" in text and "steadfast run split-mnist --memory 100" in text
-    assert "steadfast reproduce fig-features" in text
+    assert "No runs yet" in text and "holdfast run split-mnist --memory 100" in text
+    assert "holdfast reproduce fig-features" in text
     assert ["EWC", "–", "19.92 ± 0.06", "not run", "", "0"] in Page(text).rows
 
 
@@ -212,9 +214,9 @@ def test_runs_are_titled_by_what_tells_them_apart(results: Path) -> None:
         return report.group_title((record,))
 
     assert title(memory=100) == "split-cifar10, replay + simplex, M=100, K=10"
-    strong = title(memory=100, recipe="strong")
-    assert strong == "split-cifar10, replay + simplex, M=100, K=10, recipe strong"
-    assert title(method="ewc", strength=3.0) == "split-cifar10, ewc + expanding, K=10, strength 3"
+    options = recipes.expand("strong", {}, augment="crop-flip", strong=BENCHMARKS["split-cifar10"].strong)
+    assert title(memory=100, **options) == "split-cifar10, replay + simplex, strong recipe, M=100, K=10"
+    assert title(method="ewc", strength=3.0) == "split-cifar10, ewc + expanding, strength 3, K=10"
 
 
 def read_one(content: dict) -> Record:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.paper import cells as paper
+from holdfast.report import page as report
+from holdfast.runs.config import Config
 from records_factory import make_features, make_record
-from steadfast import paper
-from steadfast.config import Config
-from steadfast.report import page as report
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install steadfast[browser]")
+webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install holdfast[browser]")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.slow,

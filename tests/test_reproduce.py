@@ -1,4 +1,4 @@
-"""`steadfast reproduce` as people type it: what it would run, what it refuses, what it says about time."""
+"""`holdfast reproduce` as people type it: what it would run, what it refuses, what it says about time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from steadfast import cli, paper, sweep
-from steadfast.commands.reproduce import WHAT, configs_of, narrowed
-from steadfast.errors import UnknownName
+from holdfast.cli import main as cli
+from holdfast.cli.reproduce import WHAT, configs_of, narrowed
+from holdfast.errors import UnknownName
+from holdfast.paper import cells as paper
+from holdfast.sweeps import survey
 
 
 def told(*words: str) -> list[str]:
@@ -20,7 +22,7 @@ def told(*words: str) -> list[str]:
 
 
 def runs(lines: list[str]) -> list[str]:
-    return [line for line in lines if " steadfast run " in line and not line.startswith("left out")]
+    return [line for line in lines if " holdfast run " in line and not line.startswith("left out")]
 
 
 def test_a_dry_run_lists_every_seed_of_every_cell_and_runs_nothing(tmp_path: Path) -> None:
@@ -32,23 +34,23 @@ def test_a_dry_run_lists_every_seed_of_every_cell_and_runs_nothing(tmp_path: Pat
 
 
 def test_each_command_it_prints_is_the_run_itself() -> None:
-    from steadfast.config import Config
+    from holdfast.runs.config import Config
 
     (line,) = runs(told("table1", "--benchmark", "split-mnist", "--method", "gem", "--memory", "100", "--seeds", "1"))
-    assert line.split(None, 1)[1] == "steadfast run split-mnist --method gem --memory 100"
+    assert line.split(None, 1)[1] == "holdfast run split-mnist --method gem --memory 100"
     assert line.split(None, 1)[1] == Config("split-mnist", method="gem", memory=100).resolved().command()
 
 
 def test_all_is_every_cell_and_the_figure(tmp_path: Path) -> None:
     lines = told("all", "--seeds", "1", "--out", str(tmp_path))
     assert any("reproduce fig-features" in line for line in lines)
-    commands = {line.split(None, 1)[1] for line in lines if "steadfast run" in line}
+    commands = {line.split(None, 1)[1] for line in lines if "holdfast run" in line}
     assert {cell.config().resolved().command() for cell in paper.cells()} <= commands
 
 
 def test_a_dry_run_of_the_figure_draws_nothing(tmp_path: Path) -> None:
     assert told("fig-features", "--quick", "--out", str(tmp_path)) == [
-        "missing  steadfast reproduce fig-features --start 6 --add 3 --quick"
+        "missing  holdfast reproduce fig-features --start 6 --add 3 --quick"
     ]
     assert not list(tmp_path.iterdir())
 
@@ -82,7 +84,7 @@ def test_the_first_seed_of_every_cell_comes_before_the_second(what: str) -> None
 
 def test_filters_narrow_together() -> None:
     chosen = narrowed(configs_of("table1", 1, False), ["split-mnist", "split-cifar10"], ["replay"], [1100], "table1")
-    assert {(c.benchmark, c.head, c.resolved().memory) for c in chosen} == {
+    assert {(c.benchmark, c.head, c.resolved().get("memory")) for c in chosen} == {
         (benchmark, head, 1100) for benchmark in ("split-mnist", "split-cifar10") for head in ("simplex", "expanding")
     }
     with pytest.raises(UnknownName, match="gem"):
@@ -92,7 +94,7 @@ def test_filters_narrow_together() -> None:
 def test_the_time_left_counts_gem_for_what_it_is(tmp_path: Path) -> None:
     def minutes(method: str, memory: int) -> float:
         chosen = narrowed(configs_of("table1", 1, False), ["split-mnist"], [method], [memory], "table1")
-        return sweep.time_left(sweep.survey(chosen, tmp_path), 1) / 60
+        return survey.time_left(survey.survey(chosen, tmp_path), 1) / 60
 
     assert minutes("gem", 1100) > 45 > 20 > minutes("replay+simplex", 1100) > 5
     assert minutes("ewc", 0) < minutes("replay+simplex", 100)

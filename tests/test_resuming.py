@@ -1,4 +1,4 @@
-"""A checkpoint with a right digest over wrong content is refused by name before a step is taken."""
+"""A run that is stopped at any step resumes to the same bits: every method, every head, every option."""
 
 from __future__ import annotations
 
@@ -10,17 +10,80 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import make_tiny_trainer
-from steadfast import experiment, files
-from steadfast.errors import BadFile, LossNotFinite
-from steadfast.run_folder import RunFolder
-from steadfast.training import Stopped, Trainer, Watcher
+from conftest import assert_same_bits, bits, make_tiny_trainer, needed
+from holdfast import files
+from holdfast.errors import BadFile, LossNotFinite
+from holdfast.heads import HEADS
+from holdfast.learning.memory import POLICIES
+from holdfast.learning.training import Stopped, Trainer, Watcher
+from holdfast.methods import METHODS, recipes
+from holdfast.runs import experiment
+from holdfast.runs.folder import RunFolder
+
+EVERY_METHOD: dict[str, dict[str, Any]] = {method: {"method": method, **needed(method)} for method in METHODS}
+EVERY_OPTION: dict[str, dict[str, Any]] = {
+    **{f"replay with {head}": {"head": head} for head in HEADS},
+    **{f"replay by {policy}": {"policy": policy} for policy in POLICIES},
+    "replay with augmentation": {"augment": "shift"},
+    "replay in bf16": {"precision": "bf16"},
+    "replay with a schedule": {"schedule": "1"},
+    "replay, balanced": {"balance": True},
+    "replay, memory augmented": {"augment_memory": "shift"},
+    "replay, three from memory": {"memory_batch": 3},
+    "replay, logits distilled": {"distill": "logits"},
+    "replay, features distilled": {"distill": "features"},
+    "replay, stored during": {"store": "during"},
+    "replay, stored during, logits distilled": {"store": "during", "distill": "logits"},
+    "replay, stored during, features distilled": {"store": "during", "distill": "features"},
+    "replay, strong": recipes.expand("strong", {}),
+    "finetune with sgd": {"method": "finetune", "optimizer": "sgd", "head": "orthoplex"},
+    "ewc, sampled": {"method": "ewc", "strength": 1.0, "importance": "sample", "importance_samples": 10},
+    "gem with replay": {"method": "gem", "gem_replay": True},
+    "gem with adam": {"method": "gem", "optimizer": "adam"},
+}
+
+
+def assert_resumes(path: Path, every: int, **changes: Any) -> None:
+    """Run it whole, and with a stop after each `every` steps: every round is a new trainer that takes `every` steps
+    from the file that the last one left."""
+    whole = make_tiny_trainer(**changes)
+    whole.run()
+    stops = 0
+    while True:
+        done: list[int] = []
+        watcher = Watcher(step=done.append, stop=lambda done=done: len(done) == every)
+        trainer = make_tiny_trainer(watcher=watcher, **changes)
+        trainer.save = lambda trainer: files.write_tensors(path, *trainer.state())
+        if stops:
+            trainer.load(*files.read_tensors(path))
+        try:
+            trainer.run()
+            break
+        except Stopped:
+            stops += 1
+    assert stops == (sum(record.get("steps", 0) for record in whole.at.records) - 1) // every > 2
+    assert_same_bits(bits(trainer), bits(whole))
+
+
+@pytest.mark.parametrize("changes", EVERY_METHOD.values(), ids=EVERY_METHOD)
+def test_every_method_stopped_at_every_step_ends_in_the_bits_of_an_undisturbed_run(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    assert_resumes(tmp_path / "checkpoint", every=1, **changes)
+
+
+@pytest.mark.parametrize("changes", EVERY_OPTION.values(), ids=EVERY_OPTION)
+def test_with_every_option_a_stopped_run_ends_in_the_bits_of_an_undisturbed_one(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    assert_resumes(tmp_path / "checkpoint", every=3, **changes)
+
 
 State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 
 
 def stopped(steps: int = 5, **changes: Any) -> tuple[Trainer, State]:
-    """By default one step into the first epoch of the second of three tasks."""
+    """A trainer one step into the first epoch of the second of three tasks, and its state as a file would hold it."""
     left = iter(range(steps))
     trainer = make_tiny_trainer(watcher=Watcher(stop=lambda: next(left, None) is None), **changes)
     with pytest.raises(Stopped):
@@ -29,95 +92,28 @@ def stopped(steps: int = 5, **changes: Any) -> tuple[Trainer, State]:
     return trainer, ({k: v.clone() for k, v in tensors.items()}, json.loads(json.dumps(plain)))
 
 
-@pytest.fixture(scope="module")
-def replay() -> tuple[Trainer, State]:
-    return stopped(backbone="mlp")
-
-
 @pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"step": 10**6}, "step 1000001 of 3"), ({"step": -1}, "step 0 of 3"), ({"step": 1.5}, "no place"),
-        ({"step": True}, "no place"), ({"task": 99}, "task 100 of 3"), ({"task": -1}, "task 0 of 3"),
-        ({"task": 2}, "order|accuracies"), ({"epoch": "x"}, "no place"), ({"epoch": 2}, "epoch 3 of 2"),
-        ({"begun": False}, "not begun"), ({"begun": 1}, "no place"), ({"records": {}}, "records that are none"),
-        ({"records": [{}] * 3}, "records that are not those"), ({"seconds": math.inf}, "inf seconds"),
-        ({"accuracies": [[200.0]]}, "accuracies"), ({"accuracies": [[50.0], [50.0, 50.0]]}, "accuracies"),
-        ({"accuracies": [[1.5]]}, "two accounts"), ({"rates": [math.nan]}, "learning rates"),
-        ({"rates": []}, "learning rates"),
-    ],
+    ("wrong", "told"), [({"task": 99}, "task 100 of 3"), ({"task": -1}, "task 0 of 3"), ({"epoch": 2}, "epoch 3 of 2")]
 )
-def test_a_place_that_is_not_in_the_stream_is_refused(
-    wrong: dict[str, Any], told: str, replay: tuple[Trainer, State]
+def test_a_position_outside_the_stream_is_refused_by_the_file_s_name(
+    wrong: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
-    trainer, (tensors, plain) = replay
-    with pytest.raises(ValueError, match=told):
-        trainer.load(tensors, {**plain, **wrong})
-    trainer.load(tensors, plain)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("at.order", torch.full((12,), 10**6), "an order"), ("at.order", torch.zeros(12, dtype=torch.long), "an order"),
-        ("at.order", torch.arange(11), "an order"), ("at.order", torch.arange(12.0), "an order"),
-        ("at.losses", torch.zeros(2), "losses"), ("at.losses", torch.full((3,), math.nan), "losses"),
-        ("at.features", torch.zeros(2, 6, 9), "directions"), ("at.directions", torch.zeros(1, 6, 8), "directions"),
-        ("method.memory.counts", torch.tensor([10**9, 10**9]), "a memory of"),
-        ("method.memory.slots", torch.full((12,), 5), "not come yet"),
-        ("method.memory.tasks", torch.full((12,), 2), "not come yet"),
-        ("learner.head._extra_state", torch.tensor([0, 1]), "in use|not come"),
-        ("learner.head._extra_state", torch.tensor([0, 1, 2, 99]), "in use"),
-        ("learner.head._extra_state", torch.tensor([3, 2, 1, 0]), "in use"),
-        ("optimizer.0.exp_avg", torch.zeros(3), "an optimizer's exp_avg"),
-        ("learner.head.junction.bias", torch.full((9,), math.nan), "not finite in head.junction.bias"),
-    ],
-)
-def test_a_tensor_that_is_not_the_runs_is_refused(
-    name: str, value: torch.Tensor, told: str, replay: tuple[Trainer, State]
-) -> None:
-    trainer, (tensors, plain) = replay
-    assert name in tensors
-    if name == "learner.head._extra_state" and len(value) == 2:  # a fixed head opens no column, and would not notice
-        trainer, (tensors, plain) = stopped(backbone="mlp", head="expanding")
-    with pytest.raises(ValueError, match=told):
-        trainer.load({**tensors, name: value}, plain)
-
-
-@pytest.mark.parametrize("name", ["optimizer.0.exp_avg", "at.losses", "at.order"])
-def test_a_tensor_that_is_missing_is_missed(name: str, replay: tuple[Trainer, State]) -> None:
-    trainer, (tensors, plain) = replay
-    with pytest.raises(ValueError, match=r"an optimizer's state of|has not begun"):
-        trainer.load({k: v for k, v in tensors.items() if k != name}, plain)
-
-
-@pytest.mark.parametrize(
-    ("changes", "without", "told"),
-    [
-        ({"distill": "features"}, "method.before.", "nothing to distil"),
-        ({"distill": "logits"}, "method.memory.notes.", "logits"),
-        ({"method": "si", "strength": 1.0}, "method.paths.", "paths"),
-        ({"method": "ewc", "strength": 1.0}, "method.anchors.", "without anchors"),
-        ({"method": "ewc", "strength": 1.0}, "method.anchors.head", "shaped as the parameters"),
-    ],
-)
-def test_what_a_method_cannot_go_on_without_is_missed(changes: dict[str, Any], without: str, told: str) -> None:
-    _, (tensors, plain) = stopped(backbone="mlp", **changes)
-    kept = {k: v for k, v in tensors.items() if not k.startswith(without)}
-    assert len(kept) < len(tensors)
-    fresh = make_tiny_trainer(backbone="mlp", **changes)
-    with pytest.raises((ValueError, KeyError), match=told):
-        fresh.load(kept, plain)
-    make_tiny_trainer(backbone="mlp", **changes).load(tensors, plain)
-
-
-def test_the_file_is_named_and_left_where_it_is(replay: tuple[Trainer, State], tmp_path: Path) -> None:
-    trainer, (tensors, plain) = replay
+    """As when a file of another version of holdfast is read: the file is left as it is, and a way out is named."""
+    trainer, (tensors, plain) = stopped(backbone="mlp")
     path = tmp_path / "checkpoint-000001.safetensors"
-    files.write_tensors(path, tensors, {**plain, "step": 10**6})
-    with pytest.raises(BadFile, match=r"checkpoint-000001.*step 1000001 of 3.*--fresh"):
-        experiment.restore(trainer, RunFolder(tmp_path))
+    files.write_tensors(path, tensors, {**plain, **wrong, "run": "abc", "data": None})
+    with pytest.raises(BadFile, match=rf"checkpoint-000001.*{told}.*--fresh"):
+        experiment.restore(trainer, RunFolder(tmp_path), "abc")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_tensor_that_does_not_fit_is_refused_by_the_file_s_name(tmp_path: Path) -> None:
+    trainer, (tensors, plain) = stopped(backbone="mlp")
+    for change in ({"learner.head.junction.bias": torch.zeros(3)}, {"learner.stranger": torch.zeros(3)}):
+        path = tmp_path / "checkpoint-000001.safetensors"
+        files.write_tensors(path, {**tensors, **change}, {**plain, "run": "abc", "data": None})
+        with pytest.raises(BadFile, match=r"(?s)checkpoint-000001.*does not fit this run.*--fresh"):
+            experiment.restore(trainer, RunFolder(tmp_path), "abc")
 
 
 def test_learning_rates_that_a_method_changed_are_taken_up_again() -> None:

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import torch
 
-from steadfast import experiment, files
-from steadfast.backbones import LeNet
-from steadfast.errors import BadFile
-from steadfast.polytopes import Cube, Orthoplex, Simplex
+from holdfast import files
+from holdfast.backbones.networks import LeNet
+from holdfast.errors import BadFile
+from holdfast.heads.polytopes import Cube, Orthoplex, Simplex
+from holdfast.runs.environment import code_version
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,7 +51,10 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize("name", TINY)
+LONG = ("multi_seed", "defaults")  # seconds each, and seldom changed
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in TINY])
 def test_a_benchmark_records_what_it_measured(
     name: str, module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -65,7 +69,7 @@ def test_a_benchmark_records_what_it_measured(
     assert record["benchmark"] == name and record["threads"] == 1
     assert record["clock"] == ("wall" if name == "multi_seed" else "cpu")
     assert record["command"] == f"python benchmarks/{name}.py {TINY[name]}"
-    assert record["versions"].keys() == {"python", "torch", "steadfast"} and record["cpu"] and record["cores"] >= 1
+    assert record["versions"].keys() == {"python", "torch", "holdfast"} and record["cpu"] and record["cores"] >= 1
     assert str(tmp_path) not in json.dumps(record)
     assert any(row["unit"] in ("ratio", "share", "times the speed") for row in record["rows"])
     for row in record["rows"]:
@@ -82,9 +86,9 @@ def test_the_loop_is_told_as_a_share_of_the_bare_ones_speed(
     monkeypatch.setattr(script, "bare_block", lambda trainer, batch, steps, clock: 1.0)
     record = run(script, "--backbone mlp --steps 2 --rounds 2", tmp_path / "a.json", monkeypatch)
     told = {row["what"]: row["median"] for row in record["rows"]}
-    assert told == {"bare loop": 256, "steadfast": 128, "steadfast / bare loop": 0.5,
+    assert told == {"bare loop": 256, "holdfast": 128, "holdfast / bare loop": 0.5,
                     "step of the last task / of the second": 1.25}
-    assert record["code"] == experiment.code_version()
+    assert record["code"] == code_version()
 
 
 def test_two_runs_at_once_are_told_beside_one_after_the_other(
@@ -145,8 +149,8 @@ def test_what_is_apart_has_a_process_of_its_own_and_its_end_is_seen(module: Any)
 
 def test_avalanche_is_told_in_neighbouring_blocks(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
     script = module("against_avalanche")
-    teams = [script.Team("steadfast", 1, 2), script.Team("avalanche", 1, 2),
-             script.Team("steadfast", 2, 1), script.Team("avalanche", 2, 1)]
+    teams = [script.Team("holdfast", 1, 2), script.Team("avalanche", 1, 2),
+             script.Team("holdfast", 2, 1), script.Team("avalanche", 2, 1)]
     for team, speed in zip(teams, (300, 100, 450, 200)):
         team.do = lambda order, team=team, speed=speed: [  # twice as many images at once for a team of two
             {"images": speed * 4 / team.size, "seconds": 4 - worker, "steps": 8, "peak": 100 * speed}
@@ -155,10 +159,10 @@ def test_avalanche_is_told_in_neighbouring_blocks(module: Any, capsys: pytest.Ca
         for _ in range(script.TASKS):
             team.block()
     rows = {what: values for what, _, values in script.show(teams, "made up")}
-    assert rows["steadfast, 1 x 2 thread(s)"] == [300] * 5 and rows["steadfast, 2 x 1 thread(s)"] == [450] * 5
-    assert rows["steadfast, 1 x 2 thread(s) / avalanche, 1 x 2 thread(s)"] == [3] * 5
-    assert rows["steadfast, 2 x 1 thread(s) / avalanche, 1 x 2 thread(s)"] == [4.5] * 5
-    assert rows["steadfast, 2 x 1 thread(s) / avalanche, 2 x 1 thread(s)"] == [2.25] * 5
+    assert rows["holdfast, 1 x 2 thread(s)"] == [300] * 5 and rows["holdfast, 2 x 1 thread(s)"] == [450] * 5
+    assert rows["holdfast, 1 x 2 thread(s) / avalanche, 1 x 2 thread(s)"] == [3] * 5
+    assert rows["holdfast, 2 x 1 thread(s) / avalanche, 1 x 2 thread(s)"] == [4.5] * 5
+    assert rows["holdfast, 2 x 1 thread(s) / avalanche, 2 x 1 thread(s)"] == [2.25] * 5
     assert rows["avalanche, 2 x 1 thread(s), peak of a run"] == [20_000]
     assert teams[2].steps == [(4 / 8 + 3 / 8) / 2] * 5  # the mean of both
 
@@ -224,16 +228,16 @@ def made_up(recording: ModuleType) -> dict[str, Any]:
     """A record of every benchmark, by file name: the words after the script, and its rows."""
     row = recording.row
     loop = {
-        "bare loop": ("images/s", [1000, 1000]), "steadfast": ("images/s", [980, 960]),
-        "steadfast / bare loop": ("ratio", [0.96, 0.98]),
+        "bare loop": ("images/s", [1000, 1000]), "holdfast": ("images/s", [980, 960]),
+        "holdfast / bare loop": ("ratio", [0.96, 0.98]),
         "step of the last task / of the second": ("ratio", [1.0, 1.04]),
     }
     one_two, two_one = "1 x 2 thread(s)", "2 x 1 thread(s)"
     avalanche = [
-        *(row("mlp", f"{side}, {one_two}, peak of a run", "MB", [400]) for side in ("steadfast", "avalanche")),
-        row("mlp", f"steadfast, {one_two} / avalanche, {one_two}", "ratio", [4, 5]),
-        row("mlp", f"steadfast, {two_one} / avalanche, {one_two}", "ratio", [5, 6]),
-        row("mlp", f"steadfast, {one_two}, step of the last task / of the second", "ratio", [1, 1.2]),
+        *(row("mlp", f"{side}, {one_two}, peak of a run", "MB", [400]) for side in ("holdfast", "avalanche")),
+        row("mlp", f"holdfast, {one_two} / avalanche, {one_two}", "ratio", [4, 5]),
+        row("mlp", f"holdfast, {two_one} / avalanche, {one_two}", "ratio", [5, 6]),
+        row("mlp", f"holdfast, {one_two}, step of the last task / of the second", "ratio", [1, 1.2]),
     ]
     heads = []
     for name, slots, dim in (("simplex", 100, 99), ("simplex", 10**6, 10**6 - 1), ("orthoplex", 1000, 500),
@@ -260,8 +264,8 @@ def made_up(recording: ModuleType) -> dict[str, Any]:
         "method_cost": [row(name, what, unit, values) for name in ("finetune", "ewc") for what, unit, values in (
             ("step", "ms", [100, 120]), ("step / finetune's", "ratio", [1.0, 1.1]))],
         "importance": [row("mlp", what, unit, [3, 5]) for what, unit in (
-            ("loop", "ms a sample"), ("loop / loop", "times the speed"), ("steadfast", "ms a sample"),
-            ("steadfast / loop", "times the speed"))],
+            ("loop", "ms a sample"), ("loop / loop", "times the speed"), ("holdfast", "ms a sample"),
+            ("holdfast / loop", "times the speed"))],
         "defaults": [each for what in ("before", "default") for each in (
             row("resnet56", what, "images/s", [50, 60]), row("resnet56", f"{what} / default", "ratio", [0.5, 0.7]))]
         + [row("resnet56", "convolutions / step", "share", [0.8, 0.9])],

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from steadfast.estimator.labels import Labels
-from steadfast.estimator.stability import ClassStability, Stability, measure, nearest_is_right
-from steadfast.memory import Memory
+from holdfast.estimator.labels import Labels
+from holdfast.estimator.stability import ClassStability, Stability, measure, nearest_is_right
+from holdfast.learning.memory import Memory
 
 
 class Still:
@@ -91,7 +91,7 @@ def test_a_class_of_the_last_batch_is_never_named():
 
 
 def test_an_unmoved_first_batch_is_kept_exactly_however_near_the_classes_are():
-    from steadfast import IncrementalClassifier
+    from holdfast import IncrementalClassifier
 
     draw = np.random.RandomState(0)
     X, y = draw.normal(size=(600, 4)), draw.randint(0, 3, 600)  # nothing to tell them apart by: all is near ties
@@ -103,13 +103,13 @@ def test_an_unmoved_first_batch_is_kept_exactly_however_near_the_classes_are():
 def test_the_answer_says_how_thin_it_is():
     rows = (ClassStability("a", 3, None, 1.5, 1.0, 1.0), ClassStability("b", 0, None, None, None, None))
     answer = Stability(rows, None, 1.0, 1.0).answer
-    assert "3 held-back samples, too few" in answer and "Of b there are none" in answer
+    assert "uncertain: it rests on 3 held-back samples" in answer and "no held-back samples: b." in answer
     enough = (ClassStability("a", 50, None, 1.5, 1.0, 1.0),)
     assert Stability(enough, None, 1.0, 1.0).answer.endswith("in a rebuilt index 100.0 %.")
 
 
 def test_forgetting_takes_a_class_out_of_the_report():
-    from steadfast import IncrementalClassifier
+    from holdfast import IncrementalClassifier
 
     draw = np.random.RandomState(0)
     y = np.repeat([0, 1, 2], 40)
@@ -128,13 +128,13 @@ def test_iris_class_by_class_is_advised_as_it_is():
     """Taught one class and then two, only the first can be stale."""
     from sklearn.datasets import load_iris
 
-    from steadfast import IncrementalClassifier
+    from holdfast import IncrementalClassifier
 
     X, y = load_iris(return_X_y=True)
     clf = IncrementalClassifier(slots=8, memory=100, epochs=10, held_back=0.3, random_state=1)
     clf.partial_fit(X[y == 0], y[y == 0]).partial_fit(X[y > 0], y[y > 0])
     assert set(clf.stability_.refresh) <= {0}
-    assert "held-back samples, too few" in clf.stability_.answer
+    assert "uncertain: it rests on 30 held-back samples" in clf.stability_.answer
 
 
 def test_without_held_back_samples_nothing_is_claimed():
@@ -167,7 +167,7 @@ def test_a_report_goes_through_json():
 
 
 def test_every_partial_fit_reports():
-    from steadfast import IncrementalClassifier
+    from holdfast import IncrementalClassifier
 
     draw = np.random.RandomState(0)
     centres = draw.normal(scale=5, size=(3, 4))

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,17 +19,27 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_stream, make_tiny_trainer
-from steadfast import benchmarks, cli, data, experiment, files, own_data, streams
-from steadfast.config import Config
-from steadfast.engines import Job, work
-from steadfast.errors import BadConfig, BadData, BadInput, SteadfastError
-from steadfast.own_data import open_arrays, open_pictures
-from steadfast.run_folder import Result, RunFolder
-from steadfast.stored import Mapped, Pictures, Stored
-from steadfast.sweep import survey
-from steadfast.training import Stopped, Watcher
+from conftest import assert_same_bits, bits, make_tiny_stream, make_tiny_trainer
+from holdfast import data, files
+from holdfast.cli import main as cli
+from holdfast.data import own as own_data
+from holdfast.data.own import open_arrays, open_pictures
+from holdfast.data.stored import Mapped, Pictures, Stored
+from holdfast.errors import BadConfig, BadData, BadInput, HoldfastError
+from holdfast.hardware import Machine
+from holdfast.learning import streams
+from holdfast.learning.training import Stopped, Watcher
+from holdfast.runs import benchmarks, experiment
+from holdfast.runs.build import make_stream, make_trainer
+from holdfast.runs.config import Config
+from holdfast.runs.folder import Result, RunFolder
+from holdfast.sweeps.engines import Job, work
+from holdfast.sweeps.survey import survey
 from test_experiment import left_behind
+
+
+def machine_at(out: Path, **more: Any) -> Machine:
+    return Machine(out=str(out), device="cpu", threads=1, **more)
 
 
 def write_arrays(folder: Path, images: np.ndarray, labels: np.ndarray) -> None:
@@ -94,7 +105,7 @@ def test_files_decoded_ahead_are_the_files_and_a_killed_decoder_is_told(tmp_path
     for process in images._pool._processes.values():
         process.kill()
         process.join()
-    with pytest.raises(SteadfastError, match=r"has ended before its time.* give the same command to go on"):
+    with pytest.raises(HoldfastError, match=r"was killed.* give the same command to resume"):
         images.expect(iter(batches))
         assert [images[batch] for batch in batches]
 
@@ -138,7 +149,7 @@ def test_a_header_that_lies_is_refused_and_nothing_of_its_size_is_made(name: str
 
 def test_a_label_beyond_what_there_is_makes_no_classes(arrays: Path) -> None:
     for dtype, label, told in (
-        (np.int64, 2**36, rf"label {2**36} in .*, and only 24 samples: number the classes .* in a classes\.txt"),
+        (np.int64, 2**36, rf"has the label {2**36}, but only 24 samples: number the classes .* in a classes\.txt"),
         (np.uint64, 2**64 - 1, "labels are 12 whole numbers from 0"), (np.int8, -1, "12 whole numbers from 0"),
     ):
         labels = (np.arange(12) % 4).astype(dtype)
@@ -153,7 +164,7 @@ def test_a_label_beyond_what_there_is_makes_no_classes(arrays: Path) -> None:
     with pytest.raises(BadData, match="labels up to 61, 61 names"):
         open_arrays(arrays)
     (arrays / "classes.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(BadData, match=r"classes\.txt cannot be read as one name a line"):
+    with pytest.raises(BadData, match=r"classes\.txt cannot be read as one name per line"):
         open_arrays(arrays)
 
 
@@ -165,13 +176,13 @@ OWN = ["--classes-per-task", "2", "--backbone", "mlp", "--epochs", "2", "--batch
 
 def stopped_and_gone_on_with(config: Config, tmp_path: Path) -> None:
     """Whole, and cut off in the second task's first epoch, then finished by a worker from the configuration's JSON."""
-    experiment.run(config, tmp_path / "whole", device="cpu", threads=1)
+    experiment.run(config, machine_at(tmp_path / "whole"))
     (whole,) = (tmp_path / "whole").iterdir()
     count = iter([False] * 7 + [True])
     with pytest.raises(Stopped):
-        experiment.run(config, tmp_path / "cut", device="cpu", threads=1, watcher=Watcher(stop=lambda: next(count)))
+        experiment.run(config, machine_at(tmp_path / "cut"), watcher=Watcher(stop=lambda: next(count)))
     assert not RunFolder(tmp_path / "cut" / config.name).result.exists()
-    work(Job(config.resolved().to_json(), str(tmp_path / "cut"), None, "cpu", 1, name=config.name))
+    work(Job(config.resolved().to_json(), machine_at(tmp_path / "cut"), name=config.name))
     assert_same_bits(left_behind(RunFolder(tmp_path / "cut" / whole.name)), left_behind(RunFolder(whole)))
 
 
@@ -200,7 +211,7 @@ def test_a_run_is_not_gone_on_with_nor_its_result_shown_with_other_data(arrays: 
 
     def go_on(stops: Iterator[bool] | None = None, resume: bool = True) -> Result:
         watcher = Watcher(stop=lambda: next(stops)) if stops else None
-        return experiment.run(config, out, device="cpu", threads=1, watcher=watcher, resume=resume)
+        return experiment.run(config, machine_at(out), watcher=watcher, resume=resume)
 
     with pytest.raises(Stopped):
         go_on(iter([False] * 7 + [True]))
@@ -208,7 +219,7 @@ def test_a_run_is_not_gone_on_with_nor_its_result_shown_with_other_data(arrays: 
     for images, their in ((inverted, labels), (fewer, labels[:8]), (good, labels[::-1])):
         np.save(arrays / "train_images.npy", images)
         np.save(arrays / "train_labels.npy", their)
-        with pytest.raises(BadData, match=rf"{newest.name} was made from other data .* or start anew with --fresh"):
+        with pytest.raises(BadData, match=rf"data changed since .*{newest.name} was written .* start anew"):
             go_on()
     np.save(arrays / "train_images.npy", good)
     np.save(arrays / "train_labels.npy", labels)
@@ -217,22 +228,22 @@ def test_a_run_is_not_gone_on_with_nor_its_result_shown_with_other_data(arrays: 
     assert survey([config], out)[0].state == "done"
     np.save(arrays / "train_images.npy", inverted)
     (run,) = survey([config], out)
-    assert run.state == "failed" and "was made from other data" in run.note and run.result is None
+    assert run.state == "failed" and "data changed since" in run.note and run.result is None
     assert run.note.endswith(f"or start it anew: {config.command()} --fresh.")
-    with pytest.raises(BadData, match=r"result\.json was made from other data"):
+    with pytest.raises(BadData, match=r"data changed since .*result\.json was written"):
         go_on()
     assert go_on(resume=False)["data"] == data.fingerprint(config.benchmark) != done["data"]
 
 
 def test_a_checkpoint_from_before_there_were_fingerprints_is_gone_on_with(arrays: Path, tmp_path: Path) -> None:
     config = Config(f"arrays:{arrays}", backbone="mlp", classes_per_task=2, epochs=1, batch=4, memory=8).resolved()
-    trainer = experiment.make_trainer(config, experiment.make_stream(config), torch.device("cpu"))
-    experiment.save(trainer, RunFolder(tmp_path / "run"))
+    trainer = make_trainer(config, make_stream(config), torch.device("cpu"))
+    experiment.save(trainer, RunFolder(tmp_path / "run"), config.hash)
     (path,) = RunFolder(tmp_path / "run").checkpoints()
     tensors, plain = files.read_tensors(path)
     assert plain.pop("data") == data.fingerprint(config.benchmark)
     files.write_tensors(path, tensors, plain)
-    assert experiment.restore(trainer, RunFolder(tmp_path / "run"))
+    assert experiment.restore(trainer, RunFolder(tmp_path / "run"), config.hash)
 
 
 def test_a_fingerprint_is_of_content_and_order_not_of_names(tmp_path: Path) -> None:
@@ -278,7 +289,7 @@ def test_a_run_on_image_files_saves_on_ctrl_c_and_leaves_no_process(number: int,
     words = ["run", f"images:{tmp_path / 'birds'}", "--tasks", "1", "--backbone", "mlp", "--epochs", "10000",
              "--batch", "4", "--out", str(tmp_path / "runs"), "--device", "cpu", "--threads", "1"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "steadfast", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "holdfast", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )
     try:
@@ -297,7 +308,8 @@ def test_a_run_on_image_files_saves_on_ctrl_c_and_leaves_no_process(number: int,
 
 def test_a_folder_is_a_benchmark_of_its_classes_and_names_the_run(arrays: Path, tmp_path: Path) -> None:
     here = Config(f"arrays:{arrays}")
-    assert benchmarks.find(here.benchmark).classes == here.resolved().slots == 4 and here.resolved().memory == 80
+    assert benchmarks.find(here.benchmark).classes == here.resolved().slots == 4
+    assert here.resolved().get("memory") == 80
     assert here.phases() == 4 and Config(here.benchmark, classes_per_task=3).phases() == 2  # 3 and 1
     (tmp_path / "other").mkdir()
     for path in arrays.glob("*.npy"):
@@ -323,9 +335,11 @@ import sys
 from pathlib import Path
 import torch
 from torch import nn
-from steadfast import backbones, experiment, randomness, streams
-from steadfast.config import Config
-from steadfast.own_data import open_arrays
+from holdfast import backbones, randomness
+from holdfast.data.own import open_arrays
+from holdfast.learning import streams
+from holdfast.runs.build import make_trainer
+from holdfast.runs.config import Config
 
 torch.set_num_threads(1)
 @backbones.register("shrink", "an average, for the test of a large set")
@@ -335,7 +349,7 @@ def shrink(shape):
 data = open_arrays(sys.argv[1])
 stream = streams.split(data, 5, generator=randomness.generator(0, "stream"))
 config = Config("split-digits", backbone="shrink", epochs=1, memory=1000, batch=64).resolved()
-trainer = experiment.make_trainer(config, stream, torch.device("cpu"))
+trainer = make_trainer(config, stream, torch.device("cpu"))
 trainer.method.memory.to_disk(Path(sys.argv[1]) / "memory")
 trainer.run()
 assert len(trainer.at.accuracies) == 2 and len(trainer.method.memory) == 1000
@@ -362,8 +376,8 @@ def test_more_than_two_gigabytes_are_learned_from_in_less_than_one(tmp_path: Pat
     assert int(done.stdout) * 1024 < 2**30, f"{int(done.stdout) / 1024:.0f} MB were resident"
 
 
-def test_the_command_keeps_its_memory_on_disk_and_its_numbers(tmp_path: Path) -> None:
-    config = make_tiny_config(backbone="mlp", quick=True, epochs=1, batch=64, memory=50)
-    plain = experiment.run(config, tmp_path / "plain", device="cpu", threads=1)
-    on_disk = experiment.run(config, tmp_path / "disk", device="cpu", threads=1, memory_on_disk=True)
+def test_a_run_keeps_its_memory_on_disk_and_its_numbers(tmp_path: Path) -> None:
+    config = Config("split-digits", backbone="mlp", quick=True, epochs=1, batch=64)
+    plain = experiment.run(config, machine_at(tmp_path / "plain"))
+    on_disk = experiment.run(config, machine_at(tmp_path / "disk", memory_on_disk=True))
     assert plain["accuracy_matrix"] == on_disk["accuracy_matrix"]

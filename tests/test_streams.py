@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from steadfast import streams
-from steadfast.benchmarks import BENCHMARKS
-from steadfast.data import Dataset
-from steadfast.errors import BadConfig
-from steadfast.streams import Samples, Stream
+from holdfast.data import Dataset
+from holdfast.errors import BadConfig
+from holdfast.learning import streams
+from holdfast.learning.streams import Samples, Stream
+from holdfast.runs.benchmarks import BENCHMARKS
 
 
 def dataset(classes: int = 10, per_class: int = 5, size: int = 4) -> Dataset:
@@ -181,8 +181,7 @@ def test_a_joined_stream_has_all_training_samples_in_one_task(kind: str) -> None
 
 def test_the_benchmarks_cut_as_their_protocol_says() -> None:
     for name, benchmark in BENCHMARKS.items():
-        stream = benchmark.stream(dataset(benchmark.classes_per_task * 5), generator=seeded())
-        if benchmark.kind == "permuted":
-            stream = benchmark.stream(dataset(10), generator=seeded())
+        classes = benchmark.classes_per_task if benchmark.kind == "permuted" else benchmark.classes
+        stream = benchmark.stream(dataset(classes), generator=seeded())
         assert (stream.name, len(stream.tasks)) == (name, benchmark.tasks)
         assert len(stream.labels) == benchmark.classes

@@ -11,12 +11,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from steadfast import cli, engines, experiment, files, sweep
-from steadfast.commands import reproduce, watching
-from steadfast.config import Config
-from steadfast.engines import LOCKED, SAVED, Handle, Job, failure_of, record_failure
-from steadfast.errors import BadConfig, CannotWrite, RunLocked
-from steadfast.share import Share
+from holdfast import files
+from holdfast.cli import main as cli
+from holdfast.cli import reproduce, watching
+from holdfast.errors import BadConfig, CannotWrite, RunLocked
+from holdfast.hardware import Machine
+from holdfast.runs.config import Config
+from holdfast.runs.folder import RunFolder
+from holdfast.sweeps import engines, sweep
+from holdfast.sweeps.engines import LOCKED, SAVED, Handle, Job, failure_of, record_failure
+from holdfast.sweeps.share import Share
+from holdfast.sweeps.survey import Run, survey
+from holdfast.sweeps.sweep import Sweep
 
 PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
 CONFIG = Config("split-digits", backbone="mlp", epochs=1, quick=True).resolved()
@@ -68,13 +74,20 @@ def ends(how: str) -> Act:
 @pytest.fixture(autouse=True)
 def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "POLL", 0.01)
-    monkeypatch.setattr(sweep, "HELD", 0.01)
+    monkeypatch.setattr(sweep, "ELSEWHERE", 0.01)
 
 
-def swept(out: Path, on: Scripted, **options: Any) -> sweep.Run:
-    (run,) = sweep.survey([CONFIG], out)
-    sweep.sweep([run], out, on, **options)
+def swept(
+    out: Path, on: Scripted, watch: Callable[[Any], None] = lambda runs: None, share: str | None = None, **options: Any
+) -> Run:
+    (run,) = survey([CONFIG], out)
+    Sweep([run], Machine(out=str(out), share=share), on, **options).run(watch)
     return run
+
+
+def job_in(out: Path, share: str | None = None, **changes: Any) -> Job:
+    machine = Machine(out=str(out), device="cpu", threads=1, share=share)
+    return Job(CONFIG.to_json(), machine, name=CONFIG.name, **changes)
 
 
 def test_records_are_copied_as_each_run_ends_not_when_all_have(tmp_path: Path) -> None:
@@ -118,7 +131,7 @@ def test_a_retry_takes_the_failure_away_before_it_starts(tmp_path: Path) -> None
         there.push(job.folder)
         return ""
 
-    run = swept(tmp_path / "out", Scripted(looks_then_finishes), retry_failed=True, share=there)
+    run = swept(tmp_path / "out", Scripted(looks_then_finishes), retry_failed=True, share=there.address)
     assert (run.state, seen) == ("done", [None])
 
 
@@ -126,13 +139,13 @@ def test_a_retry_takes_the_failure_away_before_it_starts(tmp_path: Path) -> None
 
 
 def test_what_another_process_holds_is_waited_for(tmp_path: Path) -> None:
-    folder = experiment.RunFolder(tmp_path / CONFIG.name)
+    folder = RunFolder(tmp_path / CONFIG.name)
     held, seen = folder.lock(), []
 
     def watch(runs: Any) -> None:
         seen.append((runs[0].state, runs[0].note))
         if len(seen) == 3:
-            finishes(Job(CONFIG.to_json(), str(tmp_path), None, "cpu", 1, name=CONFIG.name))
+            finishes(job_in(tmp_path))
             held.__exit__(None, None, None)
 
     run = swept(tmp_path, on := Scripted(), watch=watch)
@@ -141,7 +154,7 @@ def test_what_another_process_holds_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_what_another_process_leaves_undone_is_taken_over(tmp_path: Path) -> None:
-    folder = experiment.RunFolder(tmp_path / CONFIG.name)
+    folder = RunFolder(tmp_path / CONFIG.name)
     held: list[Any] = []
 
     def meets_another(job: Job) -> str:
@@ -156,10 +169,11 @@ def test_what_another_process_leaves_undone_is_taken_over(tmp_path: Path) -> Non
     assert (run.state, run.tries, on.started) == ("done", 1, 2)
 
 
+@pytest.mark.slow
 def test_a_worker_tells_what_ended_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nothing can be written down; and nothing is, of a lock."""
     (tmp_path / "file").touch()
-    local = engines.Local(1).start(Job(CONFIG.to_json(), str(tmp_path / "file"), None, "cpu", 1, name=CONFIG.name))
+    local = engines.Local(1).start(job_in(tmp_path / "file"))
     local.wait(300)
     assert re.match(f"CannotWrite: {tmp_path}/file/.* cannot be written", str(local.ended()))
     assert engines.told(RunLocked("process 7 is working on it")) == f"{LOCKED}: process 7 is working on it"
@@ -175,16 +189,17 @@ def test_a_folder_that_cannot_be_made_is_said_with_the_way_on(out: str, tmp_path
         swept(tmp_path / out, Scripted())
 
 
+@pytest.mark.slow
 def test_a_worker_with_a_share_has_a_folder_of_its_own_where_it_must(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(engines, "cache_folder", lambda: tmp_path / "cache")
-    job = Job(CONFIG.to_json(), str(tmp_path / "file" / "of the driver"), None, "cpu", 1, name=CONFIG.name)
+    job = job_in(tmp_path / "file" / "of the driver")
     with pytest.raises(CannotWrite), pytest.warns(UserWarning, match="A failure .* could not be written down"):
         engines.work(job)  # the error of the run, not that of writing it down
     there = f"file://{tmp_path / 'there'}"
-    engines.work(Job(**{**vars(job), "share": there}))
+    engines.work(job_in(tmp_path / "file" / "of the driver", share=there))
     assert (tmp_path / "there" / CONFIG.name / "result.json").exists()
     (own,) = (tmp_path / "cache").iterdir()
     assert own.name.startswith("share-") and (own / CONFIG.name / "result.json").exists()
@@ -196,7 +211,7 @@ def test_an_error_of_the_share_does_not_hide_the_runs_own(tmp_path: Path, monkey
 
     monkeypatch.setattr(Share, "push", gone)
     there = f"file://{tmp_path / 'there'}"
-    job = Job(CONFIG.to_json(), str(tmp_path), None, "cpu", 1, version="0.0.1", name=CONFIG.name, share=there)
+    job = job_in(tmp_path, share=there, version="0.0.1")
     with pytest.raises(BadConfig, match="install the same"):
         engines.work(job)
 
@@ -210,16 +225,16 @@ def test_the_memory_of_a_process_is_no_share() -> None:
 
 
 def test_all_workers_are_asked_to_stop_before_any_is_waited_for(tmp_path: Path) -> None:
-    runs = sweep.survey([CONFIG, Config("split-digits", seed=1)], tmp_path)
+    runs = survey([CONFIG, Config("split-digits", seed=1)], tmp_path)
     on, turns = Scripted(lambda job: None, lambda job: None), iter([False, False, True])
-    sweep.sweep(runs, tmp_path, on, stop=lambda: next(turns))
+    Sweep(runs, Machine(out=str(tmp_path)), on).run(stop=lambda: next(turns))
     assert on.calls == ["stop", "stop", "wait", "wait", "close"]
     assert [(run.state, run.note) for run in runs] == [("partial", "stopped")] * 2
 
 
 @pytest.fixture
 def commanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """`steadfast reproduce` of the one run, by a script, not on a terminal."""
+    """`holdfast reproduce` of the one run, by a script, not on a terminal."""
     monkeypatch.setattr(reproduce, "configs_of", lambda *wanted: [CONFIG])
 
     def command(on: Scripted, *words: str) -> Any:
@@ -253,19 +268,19 @@ def test_an_error_begins_a_line_of_its_own(commanded: Callable[..., Any]) -> Non
 def test_a_sweep_that_ends_incomplete_exits_with_1(
     commanded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "sweep", lambda *args, **options: None)
+    monkeypatch.setattr(Sweep, "run", lambda *args, **options: None)
     answer = commanded(Scripted())
     assert answer.exit_code == 1 and f"Not finished: {CONFIG.name}" in answer.output
 
 
 def test_a_note_is_not_taken_for_markup(commanded: Callable[..., Any]) -> None:
-    how = "BadConfig: pip install 'steadfast[timm]' [/]"
+    how = "BadConfig: pip install 'holdfast[timm]' [/]"
     answer = commanded(Scripted(ends(how), ends(how)))
     assert answer.exit_code == 1 and f"{how}\n" in answer.output, answer.exception
 
 
 def test_the_page_counts_the_runs_that_reproduce_all_lists(tmp_path: Path) -> None:
-    runs = sweep.survey(reproduce.configs_of("all", 10, False), tmp_path)
+    runs = survey(reproduce.configs_of("all", 10, False), tmp_path)
     count = collections.Counter(re.sub("cifar.*", "cifar", run.config.benchmark) for run in runs)
     mnist = f"{count['split-mnist']} split-mnist, {count['permuted-mnist']} permuted-mnist"
     told = f"{len(runs)} runs (10 seeds): {mnist}, {count['split-cifar']} CIFAR"

@@ -1,55 +1,19 @@
-"""The loop: deterministic, resumable after every single step to the same bits, and never waiting for a number."""
+"""The loop: deterministic, complete in its records, and stopped by a loss that is not finite."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from conftest import assert_same_bits, bits, make_tiny_stream, make_tiny_trainer
-from steadfast import files
-from steadfast.errors import BadConfig, LossNotFinite
-from steadfast.memory import POLICIES
-from steadfast.streams import Stream
-from steadfast.training import Stopped, Trainer, Watcher
-
-RUNS: dict[str, dict[str, Any]] = {
-    "finetune": {"method": "finetune"},
-    "finetune with sgd": {"method": "finetune", "optimizer": "sgd", "head": "orthoplex"},
-    "joint": {"method": "joint"},
-    "replay with augmentation": {"augment": "shift"},
-    "replay, expanding": {"head": "expanding"},
-    "replay in bf16": {"precision": "bf16"},
-    **{f"replay by {policy}": {"policy": policy} for policy in POLICIES},
-}
-
-
-@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
-def test_a_run_stopped_at_every_step_ends_in_the_bits_of_one_that_was_not(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
-    whole = make_tiny_trainer(**changes)
-    whole.run()
-    steps, path = sum(record.get("steps", 0) for record in whole.at.records), tmp_path / "checkpoint"
-    stops = 0
-    while True:  # every round is a new trainer that takes one step from the file the last one left
-        done: list[int] = []
-        trainer = make_tiny_trainer(watcher=Watcher(step=done.append, stop=partial(bool, done)), **changes)
-        trainer.save = lambda trainer: files.write_tensors(path, *trainer.state())
-        if stops:
-            trainer.load(*files.read_tensors(path))
-        try:
-            trainer.run()
-            break
-        except Stopped:
-            stops += 1
-    assert stops == steps - 1
-    assert_same_bits(bits(trainer), bits(whole))
+from holdfast.errors import BadConfig, LossNotFinite
+from holdfast.learning.memory import POLICIES
+from holdfast.learning.streams import Stream
+from holdfast.learning.training import Trainer, Watcher
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not() -> None:
@@ -89,15 +53,15 @@ def test_replay_without_memory_is_finetuning_with_the_same_head(head: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("remembered", "new"),  # 16 samples a task, batches of 8
+    ("memory_batch", "new"),  # 16 samples a task, batches of 8
     [(None, [4, 4, 4, 4]), (3, [5, 5, 5, 1]), (7, [1] * 16)],
 )
 def test_with_a_memory_part_of_each_batch_is_new_and_every_new_sample_comes_once_an_epoch(
-    remembered: int | None, new: list[int]
+    memory_batch: int | None, new: list[int]
 ) -> None:
     seen: list[int] = []
     stream = make_tiny_stream(per_class=8)
-    trainer = make_tiny_trainer(stream, watcher=Watcher(step=seen.append), remembered=remembered)
+    trainer = make_tiny_trainer(stream, watcher=Watcher(step=seen.append), memory_batch=memory_batch)
     inputs: list[int] = []
     original = trainer.learner.features
 
@@ -110,7 +74,7 @@ def test_with_a_memory_part_of_each_batch_is_new_and_every_new_sample_comes_once
     trainer.run()
     first, others = 2 * [8, 8], 2 * 2 * new  # two epochs
     assert seen == first + others
-    assert inputs == first + [size + (remembered or 4) for size in others]
+    assert inputs == first + [size + (memory_batch or 4) for size in others]
 
 
 def broken_at(trainer: Trainer, step: int, value: float) -> None:
@@ -210,3 +174,11 @@ def test_records_tell_every_epoch_and_every_task() -> None:
     trainer.run()
     kinds = [(r["task"], r["epoch"]) if "epoch" in r else (r["task"], "done") for r in trainer.at.records]
     assert kinds == [(t, e) for t in (1, 2, 3) for e in (1, 2, "done")]
+
+
+def test_a_schedule_divides_the_learning_rate_by_ten_and_every_task_starts_anew() -> None:
+    rates: list[float] = []
+    trainer = make_tiny_trainer(epochs=3, schedule="1,2", lr=0.01)
+    trainer.watcher = Watcher(epoch=lambda record: rates.append(trainer.method.optimizer.param_groups[0]["lr"]))
+    trainer.run()
+    assert rates == pytest.approx([0.01, 0.001, 0.0001] * 3)

@@ -6,21 +6,24 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from steadfast.cli import app
-from steadfast.estimator import model
+from holdfast.cli.main import app
+from holdfast.estimator import model
 
 PAGE = Path(__file__).parents[1] / "docs" / "your-own-data.md"
 
 
-def test_every_block_of_the_walk_through_runs():
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 5
+@pytest.mark.parametrize(("page", "least"), [("your-own-data.md", 5), ("pretrained.md", 1)])
+def test_every_block_of_the_walk_through_runs(page, least):
+    text = PAGE.with_name(page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= least
     names: dict[str, object] = {}
     for number, block in enumerate(blocks, 1):
-        exec(compile(block, f"{PAGE.name}, block {number}", "exec"), names)
+        exec(compile(block, f"{page}, block {number}", "exec"), names)
 
 
 def photograph(folder, brightness, count):
@@ -41,7 +44,7 @@ def test_the_commands_of_the_walk_through_run_too(tmp_path, monkeypatch):
     photograph(tmp_path / "photos" / "dog", 200, 100)
     photograph(tmp_path / "more-photos" / "emu", 130, 20)
     photograph(tmp_path / "inbox", 60, 3)
-    commands = re.findall(r"^    (steadfast .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    commands = re.findall(r"^    (holdfast .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(commands) == 5
     for command in commands:
         done = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])

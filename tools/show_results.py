@@ -16,13 +16,16 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 import pages
+from holdfast.paper import cells as paper
+from holdfast.paper.ablation import strong
+from holdfast.paper.editions import Edition, editions
+from holdfast.quantities import number, signed
+from holdfast.report import exports, figures, page
+from holdfast.report.tables import NAMES, Entry
+from holdfast.runs import plots, records
+from holdfast.runs.config import Config
+from holdfast.runs.records import Record
 from pages import ROOT
-from steadfast import paper, plots
-from steadfast.config import Config
-from steadfast.report import exports, figures, page, records
-from steadfast.report.editions import Edition, editions
-from steadfast.report.records import Record
-from steadfast.report.tables import NAMES, Entry, number, signed
 
 TOOL = "show_results.py"
 BENCHMARK = "split-mnist"
@@ -33,7 +36,7 @@ GEM_REPLAY = "GEM, learning from its memory too"
 
 def row(name: str, runs: tuple[Record, ...], published: str, command: str) -> str:
     """Accuracy over the seeds, and how far features and head turned, in degrees."""
-    memory = runs[0].config.memory
+    memory = runs[0].config.get("memory")
     accuracies = [run.accuracy for run in runs]
     ours = number(mean(accuracies), pstdev(accuracies) if len(runs) > 1 else None)
     turned, apart, head = (
@@ -45,15 +48,15 @@ def row(name: str, runs: tuple[Record, ...], published: str, command: str) -> st
 
 
 def command(config: Config) -> str:
-    """What to add to `steadfast run BENCHMARK`, without the seed."""
-    words = config.command().removeprefix(f"steadfast run {config.benchmark}").strip()
+    """What to add to `holdfast run BENCHMARK`, without the seed."""
+    words = config.command().removeprefix(f"holdfast run {config.benchmark}").strip()
     return f"`{words}`" if words else "(nothing more)"
 
 
 def main_table(edition: Edition, benchmark: str, *, with_missing: bool = True) -> str:
     """The paper's cells in its order, then the strong recipe; those without a run only if asked for."""
     lines = [
-        f"| | memory | paper (10 seeds) | ours | seeds | features turned | head turned | `steadfast run {benchmark}` |",
+        f"| | memory | paper (10 seeds) | ours | seeds | features turned | head turned | `holdfast run {benchmark}` |",
         "|---|--:|--:|--:|--:|--:|--:|---|",
     ]
     for entry in entries(edition, benchmark):
@@ -67,7 +70,7 @@ def main_table(edition: Edition, benchmark: str, *, with_missing: bool = True) -
         if runs := other_reading(entry, edition):
             lines.append(row(GEM_REPLAY, runs, entry.paper_text(), command(runs[0].config)))
     for memory in (100, 1100):
-        if runs := edition.of(Config(benchmark, memory=memory, recipe="strong").resolved()):
+        if runs := edition.of(strong(benchmark, memory=memory)):
             lines.append(row(f"**{STRONG}**", runs, "–", f"`--memory {memory} --recipe strong`"))
     return "\n".join(lines)
 
@@ -99,7 +102,7 @@ def rivals_table(edition: Edition) -> str:
     for entry in entries(edition):
         for run in (*entry.runs, *other_reading(entry, edition)):
             tasks = " ".join(f"{value:.0f}" for value in run.result["accuracy_matrix"][-1])
-            name = GEM_REPLAY if run.config.gem_replay else NAMES[entry.cell.row]
+            name = GEM_REPLAY if run.config.get("gem_replay") else NAMES[entry.cell.row]
             words = [name, str(entry.cell.memory or "–"), str(run.seed), f"{run.accuracy:.2f}", tasks]
             words.append(f"`{run.config.command()}`")
             lines.append("| " + " | ".join(words) + " |")
@@ -116,8 +119,8 @@ def evolution(edition: Edition) -> Figure:
         figure = Figure(figsize=(9, 4.6))
         for axes, memory in zip(figure.subplots(1, 2, sharey=True), (100, 1100)):
             shown = [e for e in entries(edition) if e.runs and e.cell.memory in (None, memory)]
-            figures.draw_evolution(axes, f"{BENCHMARK}, memory {memory}", shown)
-            if runs := edition.of(Config(BENCHMARK, memory=memory, recipe="strong").resolved()):
+            figures.draw_evolution(axes, f"{BENCHMARK}, memory {memory}", map(figures.of_entry, shown))
+            if runs := edition.of(strong(BENCHMARK, memory=memory)):
                 columns = list(zip(*(run.averages for run in runs)))
                 steps, averages = range(1, len(columns) + 1), [mean(list(column)) for column in columns]
                 colour = plots.COLOURS["replay+simplex"]

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pages
 import speed_figures
+from holdfast import files
 from pages import ROOT
 from speed_tables import BLOCKS, NETWORKS, Record, machines, rows_of, with_commands
-from steadfast import files
 
 TOOL = "show_speed.py"
 Found = dict[str, list[Record]]  # the records of each benchmark

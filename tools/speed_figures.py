@@ -10,9 +10,9 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from holdfast.paper.svg import STYLE
+from holdfast.runs import plots
 from speed_tables import Row, against, network
-from steadfast import plots
-from steadfast.report.figures import STYLE
 
 Rows = Mapping[str, Sequence[Row]]  # of each benchmark
 Dot = tuple[str, Row, bool]  # what it is, the numbers, and whether it is drawn open
@@ -67,7 +67,7 @@ def _lines(axes: Axes, rows: Sequence[Row], what: str, over: str, scale: float) 
 def loop(found: Rows) -> Figure:
     """The share of the bare loop reached, and how many times as fast as Avalanche."""
     shares = [(network(row), row, row["compiled"]) for row in found["loop_speed"]
-              if row["what"] == "steadfast / bare loop"]
+              if row["what"] == "holdfast / bare loop"]
     avalanche = [(f"{network(row)}\n{told}", row, row["tuned"]) for row in found["against_avalanche"]
                  if (told := against(row))]
     return _side_by_side(

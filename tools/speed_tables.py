@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.quantities import byte_size, duration
 from pages import table
-from steadfast.quantities import byte_size, duration
 
 NETWORKS = {"lenet": "LeNet", "mlp": "MLP", "resnet20": "ResNet20", "resnet56": "ResNet56"}
 Record = dict[str, Any]
@@ -64,7 +64,7 @@ def machines(records: Sequence[Record]) -> str:
     for record in records:
         has = record["versions"]
         told = (f"{record['cpu']}, {plural(record['cores'], 'core')}; PyTorch {has['torch']}, Python {has['python']}, "
-                f"steadfast {has['steadfast']}")
+                f"holdfast {has['holdfast']}")
         found.setdefault(told, []).append(record["file"].removesuffix(".json"))
     if len(found) == 1:
         return f"Measured on: {next(iter(found))}."
@@ -73,11 +73,11 @@ def machines(records: Sequence[Record]) -> str:
 
 def loop_table(records: Sequence[Record]) -> str:
     grown = "step of the last task / of the second"
-    lines = [["", "bare loop, images/s", "steadfast", "share reached", grown]]
+    lines = [["", "bare loop, images/s", "holdfast", "share reached", grown]]
     for record in records:
         rows = record["rows"]
-        speeds = [f"{one(rows, what=what)['median']:,.0f}" for what in ("bare loop", "steadfast")]
-        share = spread(one(rows, what="steadfast / bare loop"), percent)
+        speeds = [f"{one(rows, what=what)['median']:,.0f}" for what in ("bare loop", "holdfast")]
+        share = spread(one(rows, what="holdfast / bare loop"), percent)
         lines.append([network(rows[0]), *speeds, share, spread(one(rows, what=grown))])
     return table(*lines, numbers=4)
 
@@ -105,7 +105,7 @@ def at_once_table(records: Sequence[Record]) -> str:
     return table(*lines, *speeds(records, "at once / {}", base="at once", same=""), numbers=2)
 
 
-TEAMS = re.compile(r"steadfast, (\d+) x (\d+) thread\(s\) / avalanche, (\d+) x (\d+) thread\(s\)")
+TEAMS = re.compile(r"holdfast, (\d+) x (\d+) thread\(s\) / avalanche, (\d+) x (\d+) thread\(s\)")
 
 
 def against(row: Row) -> str | None:
@@ -123,7 +123,7 @@ def avalanche_table(records: Sequence[Record]) -> str:
     for told in dict.fromkeys(filter(None, map(against, rows_of(records)))):
         cells = [[spread(row) for row in record["rows"] if against(row) == told] for record in records]
         lines.append([told, *("".join(cell) for cell in cells)])
-    for side in ("steadfast", "avalanche"):
+    for side in ("holdfast", "avalanche"):
         peaks = [[row for row in record["rows"] if row["unit"] == "MB" and row["what"].startswith(f"{side}, 1 x")]
                  for record in records]
         lines.append([f"peak memory of a run, {side}", *(f"{cell[0]['median']:,.0f} MB" for cell in peaks)])

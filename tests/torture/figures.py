@@ -1,6 +1,6 @@
-"""What `make torture` measured: kept in docs/reliability.json, shown by docs/reliability.md.
+"""The figures of the last `make torture`: stored in docs/reliability.json, shown by docs/reliability.md.
 
-    python tests/torture/figures.py      puts the figures of the last run into the page
+    python tests/torture/figures.py      write the figures of the last run into the page
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def read() -> dict[str, dict[str, Any]]:
 
 
 def keep(name: str, **figures: Any) -> None:
-    """The figures of one torture test, in place of those of its last run."""
+    """Replace the figures of one torture test by those of this run."""
     import torch
 
     told = read()
@@ -31,7 +31,7 @@ def keep(name: str, **figures: Any) -> None:
 
 
 def rendered(page: str, told: dict[str, dict[str, Any]]) -> str:
-    """The page with each `<!--NAME-->...<!--/-->` filled by the figures called NAME."""
+    """Return the page with each `<!--NAME-->...<!--/-->` filled by the figures called NAME."""
     pieces = page.split("<!--")
     out = [pieces[0]]
     for piece in pieces[1:]:
@@ -47,14 +47,14 @@ def rendered(page: str, told: dict[str, dict[str, Any]]) -> str:
 
 SENTENCES = {
     "kills": "{kills:,} kills ({events} kinds of moment, {timed} at random times) in {runs} runs: all bit-identical",
-    "commands": "{kills} kills of `steadfast run` itself: bit-identical",
+    "commands": "{kills} kills of `holdfast run` itself: bit-identical",
     "disk": "{faults:,} injected faults: {clear:,} clear errors, {absorbed:,} without effect; then bit-identical",
     "damage": "{flips:,} flipped bits and {cuts:,} truncations of six kinds of file: {wrong} wrong answers",
     "fuzz": "{inputs:,} inputs: {refused:,} refused by our own exceptions, {accepted:,} read, {escaped} others; "
             "slowest {slowest:.2f} s, peak +{growth:.0f} MB under a limit of +{limit} MB",
-    "sweep": "{runs} runs at once, {kills} killed, all stopped, gone on with: the bits of each run by itself",
-    "soak": "{tasks} tasks: {slope:+.1f} kB a task (limit {allowed:.0f}), {report:+.0f} kB with the rows of results; "
-            "last fifth's steps {ratio:.2f} times the first fifth's time",
+    "sweep": "{runs} runs at once, {kills} killed, all stopped and resumed: the bits of each run by itself",
+    "soak": "{tasks} tasks: {slope:+.1f} kB per task (limit {allowed:.0f}), {report:+.0f} kB with the rows of results; "
+            "a step of the last fifth takes {ratio:.2f} times the time of one of the first fifth",
     "threads": "1 and 2 threads: {same}",
 }
 

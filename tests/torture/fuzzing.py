@@ -1,8 +1,7 @@
-"""Feeds the loaders garbage that is nearly right: `python fuzzing.py '{"configs": 1000, ...}' SEED` prints what came.
+"""Feed the loaders inputs that are nearly right: `python fuzzing.py '{"configs": 1000, ...}' SEED` prints the outcome.
 
-Each target is a loader and a file that it likes. Inputs are that file with bytes flipped, cut, repeated, spliced or
-with numbers made enormous; for files with a digest also with a right digest over wrong content, because a digest
-keeps out accidents, not attackers. Only a SteadfastError may come out, soon, and within a limit of memory.
+Each target is a loader and a file that it accepts. An input is that file with bytes flipped, cut, repeated or spliced,
+or with enormous numbers. The loader may raise only a HoldfastError, soon, and within a limit of memory.
 """
 
 from __future__ import annotations
@@ -28,19 +27,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
-import safetensors.torch
 import torch
 from PIL import Image
 
-from conftest import make_tiny_trainer
+from holdfast import files
+from holdfast.data import DATASETS, Dataset, folders, inputs, own, parse
+from holdfast.data.published import Packed, Part
+from holdfast.errors import HoldfastError
+from holdfast.learning import streams
+from holdfast.runs import records
+from holdfast.runs.config import PROTOCOL, Config
 from records_factory import make_record
-from steadfast import experiment, files, folders, inputs, own_data, streams
-from steadfast.config import Config
-from steadfast.data import Dataset, catalog, parse
-from steadfast.data.catalog import Packed, Part
-from steadfast.errors import SteadfastError
-from steadfast.report import records
-from steadfast.training import Stopped, Watcher
 
 LIMIT = 1 << 30  # bytes that loading may add to what the process has
 PATIENCE = 20  # seconds for one input, on a machine that is busy with other things
@@ -51,11 +48,8 @@ VALUES: tuple[Any, ...] = (*NUMBERS, None, True, False, "", "x", "ä" * 50, "../
                            {"": 0}, "timm:resnet18", "os.system", [1, 2, 3], "9" * 400)
 
 
-# ------------------------------------------------------------ how inputs are made
-
-
 def scrambled(content: bytes, chance: random.Random) -> bytes:
-    """A few mutations of bytes."""
+    """Mutate a few bytes."""
     data = bytearray(content)
     for _ in range(chance.choice((1, 1, 2, 4, 16))):
         if not data:
@@ -81,7 +75,7 @@ def scrambled(content: bytes, chance: random.Random) -> bytes:
 
 
 def twisted(value: Any, chance: random.Random) -> Any:
-    """JSON with one place changed: a value of another kind, a number that is enormous, a field gone or doubled."""
+    """Change one place in JSON: another type, an enormous number, a field deleted or doubled."""
     if isinstance(value, (dict, list)) and value and chance.random() < 0.85:
         if isinstance(value, dict):
             name = chance.choice(sorted(value))
@@ -109,79 +103,23 @@ def twisted(value: Any, chance: random.Random) -> Any:
     return chance.choice(VALUES)
 
 
-def sealed(tensors: dict[str, torch.Tensor], state: Any) -> bytes:
-    """A tensor file whose digest is right, whatever is in it."""
-    text = json.dumps(state)
-    packed = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
-    metadata = {"format": str(files.FORMAT), "state": text, "digest": files._digest(packed, text)}
-    return safetensors.torch.save(packed, metadata=metadata)
-
-
-def retyped(tensors: dict[str, torch.Tensor], chance: random.Random) -> dict[str, torch.Tensor]:
-    """One tensor gone, renamed, or of another shape, type or value."""
-    changed = dict(tensors)
-    name = chance.choice(sorted(changed))
-    value = changed.pop(name)
-    kind = chance.randrange(6)
-    if kind == 1:
-        changed[name + "x"] = value
-    elif kind == 2:
-        changed[name] = value.reshape(-1)[: chance.randrange(1 + min(8, value.numel()))]
-    elif kind == 3:
-        changed[name] = value.to(chance.choice((torch.float16, torch.float64, torch.int8, torch.bool, torch.int64)))
-    elif kind == 4:
-        more = (-1, 10**9) if value.dtype == torch.long else ()
-        changed[name] = torch.full_like(value, chance.choice((0, 1, 127, *more)))
-    elif kind == 5:
-        changed[name] = value.unsqueeze(0)
-    return changed
-
-
-# ------------------------------------------------------------ what they are fed to
-
-
-RUNS: list[dict[str, Any]] = [
-    {}, {"distill": "logits", "insert": "during", "policy": "reservoir", "head": "expanding"}, {"distill": "features"},
-    {"method": "gem"}, {"method": "agem", "memory": 12}, {"method": "si", "strength": 1.0},
-    {"method": "ewc", "strength": 1.0},
-]
-
-
-def stopped_in_the_middle(**changes: Any) -> tuple[Any, dict[str, torch.Tensor], Any]:
-    """A trainer some steps into its second task, and its state."""
-    trainer = make_tiny_trainer(**{"backbone": "mlp", "epochs": 2, **changes})
-    go_on(trainer, 5)
-    tensors, plain = trainer.state()
-    assert plain["task"] == 1 and plain["begun"] and plain["step"]
-    return trainer, {name: tensor.clone() for name, tensor in tensors.items()}, json.loads(json.dumps(plain))
-
-
-def go_on(trainer: Any, steps: int) -> None:
-    left = iter(range(steps))
-    trainer.watcher = Watcher(stop=lambda: next(left, None) is None)
-    with contextlib.suppress(Stopped):
-        trainer.run()
-
-
 class Targets:
-    """Each method is a target: makes the next input and loads it."""
+    """Each method is a target: it makes the next input and loads it."""
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
         self.folder, self.chance = folder, chance
         self.file = folder / "input"
-        self.tensors = {"w": torch.randn(3, 4), "b": torch.arange(5), "e": torch.empty(0, 2)}
-        self.good_tensors = sealed(self.tensors, {"step": 3, "records": [{"loss": 0.5}]})
+        tensors = {"w": torch.randn(3, 4), "b": torch.arange(5), "e": torch.empty(0, 2)}
+        files.write_tensors(self.file, tensors, {"step": 3, "records": [{"loss": 0.5}]})
+        self.good_tensors = self.file.read_bytes()
         self.config = Config("split-digits", memory=50, lr=0.002, seed=3).resolved()
         self.record = make_record(self.config)
         (folder / "records").mkdir()
         self.idx = struct.pack(">4I", 0x0803, 3, 28, 28) + bytes(3 * 28 * 28)
         self.labels = struct.pack(">2I", 0x0801, 3) + bytes([1, 2, 3])
         self.cifar = {name: bytes(3073 * 2) for name in ("a.bin", "b.bin")}
-        self.entry = catalog.entry("cifar10")
         self.arrays: dict[str, np.ndarray] = {}
-        self.pictures: dict[bool, list[bytes]] = {True: [], False: []}  # of a format that is read, or not
-        self.trainers: list[Any] = []
-        self.model: Any = None
+        self.pictures: dict[bool, list[bytes]] = {True: [], False: []}  # of the formats that are read, and of others
 
     def write(self, content: bytes) -> Path:
         self.file.write_bytes(content)
@@ -208,7 +146,8 @@ class Targets:
         if self.chance.randrange(3) == 0:
             content = scrambled(json.dumps(self.config.to_json()).encode(), self.chance)
         else:
-            full = {f: getattr(self.config, f) for f in self.config.__dataclass_fields__}
+            full = {each.name: getattr(self.config, each.name) for each in PROTOCOL} | self.config.options
+            full["benchmark"] = self.config.benchmark
             content = json.dumps(twisted(self.chance.choice((self.config.to_json(), full)), self.chance)).encode()
         value = files.read_record(self.write(content))
         config = Config.from_json(value).resolved()
@@ -225,10 +164,10 @@ class Targets:
         for run in found.runs:
             assert run.made_with() and run.seconds >= 0 and run.averages and run.drift != ""
         if found.left_out:
-            raise SteadfastError
+            raise HoldfastError
 
     def idx_files(self) -> None:
-        entry = catalog.entry("mnist")
+        entry = DATASETS["mnist"]
         parts = {"i": scrambled(self.idx, self.chance), "l": self.labels}
         if self.chance.randrange(2):
             parts = {"i": self.idx, "l": scrambled(self.labels, self.chance)}
@@ -255,14 +194,14 @@ class Targets:
             outer = scrambled(outer, self.chance)
         wanted = tuple(Part(name, 6146, hashlib.sha256(b"").hexdigest()) for name in self.cifar)
         found = parse.untar(outer, Packed("x.tar.gz", 0, "", wanted), "c")
-        parse.split(self.entry, found, tuple(found))
+        parse.split(DATASETS["cifar10"], found, tuple(found))
 
     def gzips(self) -> None:
         content = gzip.compress(self.labels)
         parse.gunzip(scrambled(content, self.chance), Part("x", len(self.labels), ""))
 
     def own_arrays(self) -> None:
-        """A folder of arrays: bytes scrambled, a header that lies, a label that is none, names that are not as many."""
+        """Folders of arrays: scrambled bytes, false headers, labels out of range, a wrong number of class names."""
         if not self.arrays:
             images = np.random.default_rng(0).integers(0, 256, (12, 1, 4, 4), dtype=np.uint8)
             self.arrays = {f"{part}_images.npy": images for part in ("train", "test")}
@@ -283,7 +222,7 @@ class Targets:
         else:
             (self.folder / "classes.txt").write_bytes(scrambled(b"cat\ndog\nowl\n", self.chance))
         try:
-            self.look_at(own_data.open_arrays(self.folder))
+            self.look_at(own.open_arrays(self.folder))
         finally:
             path.write_bytes(before)
             (self.folder / "classes.txt").unlink(missing_ok=True)
@@ -301,7 +240,7 @@ class Targets:
         return b"\x93NUMPY" + bytes([version, 0]) + size + text + array.tobytes()
 
     def own_pictures(self) -> None:
-        """A folder of pictures, of all formats that PIL writes, under any name: for `run` and for `learn`."""
+        """Folders of pictures, in every format that PIL writes, under any name: for `run` and for `learn`."""
         if not self.pictures[True]:
             colour = Image.fromarray(np.random.default_rng(0).integers(0, 256, (10, 12, 3), dtype=np.uint8))
             Image.init()
@@ -317,11 +256,11 @@ class Targets:
         content = self.chance.choice(self.pictures[self.chance.randrange(5) > 0])
         if self.chance.randrange(8):
             content = scrambled(content, self.chance)
-        path = self.folder / self.chance.choice(("train", "test")) / "cat" / f"1{self.chance.choice(own_data.SUFFIXES)}"
+        path = self.folder / self.chance.choice(("train", "test")) / "cat" / f"1{self.chance.choice(own.SUFFIXES)}"
         path.write_bytes(content)
         try:
             listed = folders.read(folders.classes([self.folder / "train"])["cat"], None)
-            self.look_at(own_data.open_pictures(self.folder, size=8, workers=0))
+            self.look_at(own.open_pictures(self.folder, size=8, workers=0))
             assert not listed.bad, "what `run` reads, `learn` reads"
         finally:
             path.unlink()
@@ -331,47 +270,9 @@ class Targets:
             assert images[torch.arange(len(images))].shape == images.shape
         assert len(streams.split(found, 1, generator=torch.Generator()).tasks) == len(found.classes)
 
-    def checkpoints(self) -> None:
-        """Of a run in the middle of its second task: with a right digest over wrong content; then a step is taken."""
-        if not self.trainers:
-            self.trainers = [stopped_in_the_middle(**changes) for changes in RUNS]
-        trainer, tensors, plain = self.chance.choice(self.trainers)
-        if self.chance.randrange(2):
-            tensors = retyped(tensors, self.chance)
-        else:
-            plain = twisted(plain, self.chance)
-        run = self.folder / "run"
-        run.mkdir(exist_ok=True)
-        for old in run.iterdir():
-            old.unlink()
-        (run / "checkpoint-000001.safetensors").write_bytes(sealed(tensors, plain))
-        if experiment.restore(trainer, experiment.RunFolder(run)):
-            go_on(trainer, 2)
-            experiment.write_metrics(trainer, experiment.RunFolder(run))
-
-    def models(self) -> None:
-        """Of an IncrementalClassifier: with a right digest over wrong content, or just scrambled."""
-        from steadfast.estimator import IncrementalClassifier
-
-        if self.model is None:
-            x, y = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32), np.arange(40) % 3
-            made = IncrementalClassifier(epochs=1, slots=20, memory=20, backbone="mlp").fit(x, y)
-            made.save(self.folder / "model")
-            self.model = files.read_tensors(self.folder / "model" / "model.safetensors")
-            self.model_bytes = (self.folder / "model" / "model.safetensors").read_bytes()
-        tensors, state = self.model
-        kind = self.chance.randrange(5)
-        if kind == 0:
-            content = scrambled(self.model_bytes, self.chance)
-        elif kind == 1:
-            content = sealed(retyped(tensors, self.chance), state)
-        else:
-            content = sealed(tensors, twisted(state, self.chance))
-        IncrementalClassifier.load(self.write(content), device="cpu")
-
 
 def fuzz(wanted: dict[str, int], seed: int, folder: Path) -> dict[str, Any]:
-    """As many inputs to each target as wanted; what escaped is told with the seed that makes it again."""
+    """Feed each target as many inputs as wanted; return what escaped, with the seed that repeats it."""
     told: dict[str, Any] = {"inputs": 0, "refused": 0, "accepted": 0, "escaped": [], "slowest": 0.0, "by_target": {}}
     for name, count in wanted.items():
         (here := folder / name).mkdir()
@@ -383,7 +284,7 @@ def fuzz(wanted: dict[str, int], seed: int, folder: Path) -> dict[str, Any]:
             try:
                 target()
                 told["accepted"] += 1
-            except SteadfastError:
+            except HoldfastError:
                 told["refused"] += 1
             except BaseException as error:
                 if len(told["escaped"]) < 20:
@@ -409,8 +310,6 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGALRM, _hangs)
-    import steadfast.estimator.model_files  # noqa: F401  before the limit: what is imported is not the loaders' doing
-
     have = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (have + LIMIT, have + LIMIT))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

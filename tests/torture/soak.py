@@ -1,8 +1,7 @@
-"""A long life: `python soak.py TASKS [report]` learns as many tasks and prints what memory and steps cost.
+"""Learn many tasks: `python soak.py TASKS [report]` prints how memory and step time grew.
 
-Ten classes come again and again, two a task, so that whatever grows is a leak and not what was learned. What a run is
-asked for does grow, a row of accuracies a task in memory and in each checkpoint: it is forgotten here after each task,
-unless `report` is given.
+The same ten classes come again and again, two per task, so that growth is a leak. The reported results do grow, by one
+row of accuracies per task: they are deleted after each task, unless `report` is given.
 """
 
 from __future__ import annotations
@@ -24,21 +23,23 @@ import numpy as np
 import torch
 
 from conftest import make_tiny_stream, make_tiny_trainer
-from steadfast import experiment, performance
+from holdfast import hardware
+from holdfast.runs import experiment
+from holdfast.runs.folder import RunFolder
 
 
 def resident() -> float:
-    """Kilobytes of this process in memory."""
+    """Return the kilobytes of this process that are in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1024
 
 
 def soak(tasks: int, folder: Path, report: bool) -> dict[str, Any]:
     torch.set_num_threads(1)
-    performance.keep_freed_memory()
+    hardware.keep_freed_memory()
     five = make_tiny_stream(classes=10, classes_per_task=2, per_class=40)
     stream = replace(five, tasks=tuple(replace(five.tasks[i % 5], index=i) for i in range(tasks)))
     trainer = make_tiny_trainer(stream, backbone="mlp", epochs=1, batch=8, memory=40, policy="class")
-    run, real = experiment.RunFolder(folder), trainer.method.observe
+    run, real = RunFolder(folder), trainer.method.observe
     memory: list[float] = []
     steps: list[float] = []
     here: list[float] = []
@@ -50,7 +51,7 @@ def soak(tasks: int, folder: Path, report: bool) -> dict[str, Any]:
         return loss
 
     def save(_: Any) -> None:
-        experiment.save(trainer, run)
+        experiment.save(trainer, run, "soak")
         if not report:
             for rows in (trainer.at.records, trainer.at.accuracies, trainer.at.features, trainer.at.directions):
                 rows.clear()

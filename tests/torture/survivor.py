@@ -1,8 +1,8 @@
-"""Kills real runs with SIGKILL and checks what they end with: `python survivor.py PLAN.json` prints its findings.
+"""Kill real runs with SIGKILL and compare what they end with: `python survivor.py PLAN` prints the kills as JSON.
 
-This process only imports; every attempt is a fork of it, so a kill costs a fraction of a second instead of an import.
-A kill is either at the n-th time of a named event (a step, a half-written file, a memory that was cut but not
-refilled, ...), where the child sends the signal to itself, or after a random time, where this process sends it.
+This process only imports. Every attempt is a fork of it, so a kill costs a fraction of a second instead of an import.
+The child kills itself at the n-th occurrence of a named event (a step, a half-written file, a memory that was cut but
+not refilled, ...), or this process kills it after a random time.
 """
 
 from __future__ import annotations
@@ -24,18 +24,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from conftest import make_tiny_stream
-from steadfast import data, experiment, files, plots, training
-from steadfast.config import Config
-from steadfast.memory import Memory
-from steadfast.methods import METHODS
+from conftest import make_tiny_stream, make_tiny_trainer
+from holdfast import data, files
+from holdfast.hardware import Machine
+from holdfast.learning import training
+from holdfast.learning.memory import Memory
+from holdfast.methods import METHODS
+from holdfast.runs import experiment, plots
+from holdfast.runs.config import Config
+from holdfast.runs.folder import RunFolder
 
 OPTIONS: dict[str, dict[str, Any]] = {"ewc": {"strength": 10.0}, "si": {"strength": 1.0}, "replay": {"memory": 40},
                                       "gem": {"memory": 40}}
 
 
 class Events:
-    """Counts what happens in a run and, if armed, ends the process with SIGKILL at one of them."""
+    """Count the events of a run and, if armed, kill the process at one of them."""
 
     def __init__(self, armed: tuple[str, int] | None, told: Path) -> None:
         self.armed, self.told, self.seen = armed, told, collections.Counter[str]()
@@ -47,7 +51,7 @@ class Events:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def around(self, owner: Any, attribute: str, name: str) -> None:
-        """An event before each call of `owner.attribute`, and one after."""
+        """Count an event before each call of `owner.attribute`, and one after it."""
         real: Callable[..., Any] = getattr(owner, attribute)
 
         def call(*args: Any, **options: Any) -> Any:
@@ -78,7 +82,7 @@ class Events:
             real, events = file.write, self
 
             class Halves:
-                """Writes a file in two halves, with an event between."""
+                """Write a file in two halves, with an event between them."""
 
                 def write(self, content: bytes) -> None:
                     real(content[: len(content) // 2])
@@ -102,21 +106,21 @@ class Events:
 
 
 class Survivor:
-    """One method's runs: the one left alone, and the ones that are killed until they end like it."""
+    """One method's runs: one that is left alone, and others that are killed until they end like it."""
 
     def __init__(self, method: str, plan: dict[str, Any]) -> None:
         self.method, self.plan, self.chance = method, plan, random.Random(f"{plan['seed']}/{method}")
         self.root = Path(plan["folder"]) / method
         self.root.mkdir(parents=True)
         self.config = Config(
-            "split-digits", method=method, backbone="mlp", epochs=2, quick=True, batch=plan.get("batch", 64),
-            **OPTIONS[method],
+            "tiny" if plan.get("tiny") else "split-digits", method=method, backbone="mlp", epochs=2, quick=True,
+            batch=plan.get("batch", 64), **OPTIONS[method],
         ).resolved()
         self.kills: collections.Counter[str] = collections.Counter()
         self.runs = 0
 
     def attempt(self, out: Path, armed: tuple[str, int] | None = None, after: float | None = None) -> bool:
-        """One process that runs or resumes; whether it got to the end."""
+        """Start or resume the run in a process of its own; return True if it reached the end."""
         told = self.root / "told"
         told.unlink(missing_ok=True)
         if (child := os.fork()) == 0:
@@ -124,7 +128,7 @@ class Survivor:
             try:
                 events = Events(armed, told)
                 events.install(self.method)
-                experiment.run(self.config, out, device="cpu")
+                experiment.run(self.config, Machine(out=str(out), device="cpu", threads=1))
                 told.write_text(json.dumps(events.seen))
                 code = 0
             finally:
@@ -168,9 +172,9 @@ class Survivor:
 
 
 def remains(out: Path) -> dict[str, Any]:
-    """All that a run leaves, but for the time it took and the machine it ran on."""
+    """Read everything that a run leaves, without the time it took and the machine it ran on."""
     (folder,) = (path for path in out.iterdir() if path.is_dir())
-    run = experiment.RunFolder(folder)
+    run = RunFolder(folder)
     assert not list(folder.glob(".*.part")), "half-written files are left"
     (checkpoint,) = run.checkpoints()
     tensors, state = files.read_tensors(checkpoint)
@@ -187,7 +191,7 @@ def remains(out: Path) -> dict[str, Any]:
 
 
 def timeless(record: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in record.items() if k not in ("seconds", "environment")}
+    return {k: v for k, v in record.items() if k not in ("seconds", "environment", "environments")}
 
 
 def differ(one: dict[str, Any], other: dict[str, Any], who: str) -> None:
@@ -200,12 +204,13 @@ def differ(one: dict[str, Any], other: dict[str, Any], who: str) -> None:
 
 def main(plan: dict[str, Any]) -> None:
     torch.set_num_threads(1)
+    make_tiny_trainer(backbone="mlp", epochs=1).run()  # imports what PyTorch imports late, once for all forks
     plots.run_pictures = lambda result, folder: []  # type: ignore[assignment]  # a second each; the moment stays
     if plan.get("tiny"):
         experiment.make_stream = lambda config, root=None: make_tiny_stream()  # type: ignore[assignment]
     else:
         digits = data.load("digits")
-        experiment.data.load = lambda name, root=None: digits  # type: ignore[assignment]
+        data.load = lambda name, root=None: digits  # type: ignore[assignment]
     found = {}
     for method in plan["methods"]:
         survivor = Survivor(method, plan)

@@ -1,6 +1,6 @@
-"""Truncated anywhere, any bit flipped: refused by name or the same content, never a silent wrong answer.
+"""Truncate a file anywhere, flip any bit: it is refused by name or read as before, never with a wrong answer.
 
-Six kinds of file: checkpoint, result (and config, and record: the same digest), data file, data archive, model.
+Six kinds of file: checkpoint, result (config.json has the same digest), record, data file, data archive, model.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import torch
 from survivor import differ, remains
 
 from conftest import make_tiny_config, make_tiny_trainer
-from data_factory import fake_cifar, fake_idx
+from data_factory import fake_cifar, fake_idx, use
+from holdfast import data, files
+from holdfast.errors import BadData, BadFile, HoldfastError
+from holdfast.estimator import IncrementalClassifier
+from holdfast.runs import experiment, records
+from holdfast.runs.config import Config
+from holdfast.runs.folder import RunFolder
 from records_factory import make_record
-from steadfast import data, experiment, files
-from steadfast.config import Config
-from steadfast.data import catalog
-from steadfast.errors import BadData, BadFile, SteadfastError
-from steadfast.estimator import IncrementalClassifier
-from steadfast.report import records
 
 Run = Callable[..., experiment.Result]
 Read = Callable[[Path], Any]  # raises if it refuses, else gives what can be compared
 
 
 def plain(value: Any) -> Any:
-    """Tensors as lists, so that == compares them; a field whose name was altered beside good content is no harm."""
+    """Convert tensors to lists, so that == compares them."""
     if isinstance(value, torch.Tensor):
         return value.dtype, value.tolist()
     if isinstance(value, dict):
@@ -42,7 +42,7 @@ def plain(value: Any) -> Any:
 
 
 class Kind:
-    """A file that was written well, and how it is read."""
+    """A good file, and how it is read."""
 
     def __init__(self, path: Path, read: Read, tolerant: bool = False) -> None:
         self.path, self.read, self.whole, self.tolerant = path, read, path.read_bytes(), tolerant
@@ -54,7 +54,7 @@ class Kind:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 seen = self.read(self.path)
-        except SteadfastError as error:
+        except HoldfastError as error:
             assert self.path.name in str(error) or isinstance(error, BadData), f"does not name the file: {error}"
             return "refused"
         if self.tolerant and isinstance(seen, dict):  # the name of the digest itself was altered
@@ -63,7 +63,7 @@ class Kind:
         return "same"
 
     def damage(self, flips: int, cuts: int, chance: random.Random) -> tuple[int, int]:
-        """Bits flipped in every region of the file, and cuts in every region; 0 flips is every bit."""
+        """Flip bits and cut in every region of the file; 0 flips means every bit."""
         size = len(self.whole)
         bits = range(8 * size) if not flips or flips >= 8 * size else self.spread(8 * size, flips, chance)
         for bit in bits:
@@ -79,7 +79,7 @@ class Kind:
 
     @staticmethod
     def spread(size: int, count: int, chance: random.Random) -> list[int]:
-        """One at random in each of `count` equal regions, and the first hundred: headers are there."""
+        """Choose one place in each of `count` equal regions, and all of the first ones, where the header is."""
         regions = [chance.randrange(size * i // count, max(size * i // count + 1, size * (i + 1) // count))
                    for i in range(count)]
         return sorted({*regions, *range(min(size, max(1, count // 4)))})
@@ -87,8 +87,8 @@ class Kind:
 
 def make_kinds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Kind]:
     trainer = make_tiny_trainer(backbone="lenet", epochs=1, memory=12)
-    run = experiment.RunFolder(folder / "run")
-    experiment.save(trainer, run)
+    run = RunFolder(folder / "run")
+    experiment.save(trainer, run, "a run")
     record = make_record(Config("split-digits", memory=50))
     files.write_record(folder / "result.json", record)
     (folder / "records").mkdir()
@@ -101,10 +101,10 @@ def make_kinds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Kind]
         return [{k: v for k, v in run.result.items() if k in record} for run in found.runs]
 
     mnist, cifar = fake_idx("mnist", seed=1), fake_cifar("cifar10", seed=3)
-    monkeypatch.setitem(catalog.CATALOG, "mnist", mnist.entry)
-    monkeypatch.setitem(catalog.CATALOG, "cifar10", cifar.entry)
-    monkeypatch.setattr("steadfast.data.places.platformdirs.user_cache_path", lambda _: folder / "cache")
-    monkeypatch.delenv("STEADFAST_DATA", raising=False)
+    use(mnist.entry, monkeypatch)
+    use(cifar.entry, monkeypatch)
+    monkeypatch.setattr("holdfast.data.places.platformdirs.user_cache_path", lambda _: folder / "cache")
+    monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     mnist.write(folder / "data", mnist.entry.folders[0], packed=False)
     cifar.write(folder / "data", cifar.entry.folders[0], packed=True)
 
@@ -152,11 +152,11 @@ def test_damage_anywhere_is_refused_or_harmless(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_run_whose_files_were_all_damaged_ends_as_it_did(run_tiny: Run, tmp_path: Path) -> None:
-    """Result, config, metrics and checkpoint of a finished run garbled: it is learned again, to the same bits."""
+    """If all files of a finished run are damaged, the run is learned again, to the same bits."""
     config = make_tiny_config(epochs=1)
     run_tiny(config, tmp_path / "whole")
     run_tiny(config, tmp_path / "hurt")
-    folder = experiment.RunFolder(tmp_path / "hurt" / config.name)
+    folder = RunFolder(tmp_path / "hurt" / config.name)
     for path in (folder.result, folder.config, folder.metrics, folder.environment, *folder.checkpoints()):
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 8

@@ -1,4 +1,4 @@
-"""A full disk, a read-only folder: a clear error, the last good state intact, and going on once it can."""
+"""A full disk, a read-only folder: a clear error, the last good state intact, and the run can be resumed later."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ import pytest
 from survivor import differ, remains
 
 from conftest import make_tiny_config
-from steadfast import experiment, files, sweep
-from steadfast.config import Config
-from steadfast.errors import CannotRead, CannotWrite
-from steadfast.training import Stopped, Watcher
+from holdfast import files
+from holdfast.errors import CannotRead, CannotWrite
+from holdfast.learning.training import Stopped, Watcher
+from holdfast.runs import experiment
+from holdfast.runs.config import Config
+from holdfast.runs.folder import RunFolder
+from holdfast.sweeps.survey import State, survey
 
 Run = Callable[..., experiment.Result]
 CONFIG: dict[str, Any] = {"backbone": "lenet", "epochs": 2}
 
 
 class FullAt:
-    """The n-th attempt to open, write, sync or rename fails; a write has then written half."""
+    """Make the n-th open, write, sync or rename fail; a failing write has written half."""
 
     def __init__(self, patch: pytest.MonkeyPatch, at: int, error: int) -> None:
         self.calls, self.at, self.error, self.patch = 0, at, error, patch
@@ -74,8 +77,8 @@ class FullAt:
 
 
 def check_intact(folder: Path) -> None:
-    """Nothing half-written; every checkpoint that is there can be read."""
-    run = experiment.RunFolder(folder)
+    """Assert that nothing is half-written, and that every checkpoint can be read."""
+    run = RunFolder(folder)
     assert not list(folder.glob(".*.part"))
     for checkpoint in run.checkpoints():
         files.read_tensors(checkpoint)
@@ -83,7 +86,7 @@ def check_intact(folder: Path) -> None:
 
 
 def survive_faults(run_tiny: Run, tmp_path: Path, wanted: Iterator[tuple[int, int]], config: Config) -> dict[str, int]:
-    """One run a fault; each ends in an error that is ours, or unharmed, and goes on to the same bits."""
+    """Do one run per fault: each ends in our error, or unharmed, and resumes to the same bits."""
     run_tiny(config, tmp_path / "whole")
     whole, told = remains(tmp_path / "whole"), {"clear": 0, "absorbed": 0}
     for at, error in wanted:
@@ -94,7 +97,7 @@ def survive_faults(run_tiny: Run, tmp_path: Path, wanted: Iterator[tuple[int, in
                 run_tiny(config, out)
                 told["absorbed"] += 1  # a fault beyond the end
             except CannotWrite as refused:
-                assert os.strerror(error) in str(refused) and "go on" in str(refused) and str(out) in str(refused)
+                assert all(part in str(refused) for part in (os.strerror(error), "same command", str(out)))
                 told["clear"] += 1
             if layer.calls < at:
                 return told
@@ -146,7 +149,7 @@ def test_while_a_checkpoint_cannot_be_written_the_two_before_it_stay(call: int, 
         patch.setattr(files, "write_tensors", write)
         with pytest.raises(CannotWrite, match="checkpoint-000003"):
             run_tiny(config)
-    names = [path.name for path in experiment.RunFolder(tmp_path / config.name).checkpoints()]
+    names = [path.name for path in RunFolder(tmp_path / config.name).checkpoints()]
     assert names[-2:] == ["checkpoint-000002.safetensors", "checkpoint-000001.safetensors"]
     check_intact(tmp_path / config.name)
 
@@ -171,9 +174,9 @@ def test_a_run_that_fails_in_its_pictures_has_no_result_and_is_tidied(
     run_tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_tiny_config(**CONFIG)
-    folder = experiment.RunFolder(tmp_path / config.name)
+    folder = RunFolder(tmp_path / config.name)
     with monkeypatch.context() as patch:
-        patch.setattr("steadfast.plots.run_pictures", lambda result, folder: raising(MemoryError()))
+        patch.setattr("holdfast.runs.plots.run_pictures", lambda result, folder: raising(MemoryError()))
         with pytest.raises(MemoryError):
             run_tiny(config)
     assert folder.checkpoints() and not folder.result.exists()
@@ -208,8 +211,8 @@ def test_checkpoints_that_cannot_be_read_now_are_kept_for_later(
         run_tiny(config, tmp_path / "cut", watcher=Watcher(stop=lambda: next(taken, None) is None))
     before = sorted((tmp_path / "cut" / config.name).iterdir())
     with monkeypatch.context() as patch:
-        patch.setattr(files, "_bounded", lambda path: raising(error))
-        with pytest.raises(CannotRead, match=r"checkpoint-\d+.safetensors cannot be read: .*left as it is"):
+        patch.setattr(files, "_read_bounded", lambda path: raising(error))
+        with pytest.raises(CannotRead, match=r"checkpoint-\d+.safetensors cannot be read: .*left unchanged"):
             run_tiny(config, tmp_path / "cut")
     assert sorted((tmp_path / "cut" / config.name).iterdir()) == before
     run_tiny(config, tmp_path / "cut")
@@ -225,9 +228,9 @@ def test_a_result_that_cannot_be_read_now_is_kept_for_later(
     before = sorted((tmp_path / config.name).iterdir())
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", lambda path, **options: raising(error))
-        with pytest.raises(CannotRead, match=r"result.json cannot be read: .*left as it is"):
+        with pytest.raises(CannotRead, match=r"result.json cannot be read: .*left unchanged"):
             run_tiny(config)
-        assert sweep.survey([config], tmp_path)[0].state == "failed"
+        assert survey([config], tmp_path)[0].state is State.FAILED
     assert sorted((tmp_path / config.name).iterdir()) == before
     assert run_tiny(config) == files.plain(made)
 
@@ -245,7 +248,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
     def mount(options: str) -> Path:
         nonlocal mounted
-        words = ["mount", "-t", "tmpfs", "-o", ("remount," if mounted else "") + options, "steadfast", str(place)]
+        words = ["mount", "-t", "tmpfs", "-o", ("remount," if mounted else "") + options, "holdfast", str(place)]
         try:
             subprocess.run(words, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError):
@@ -259,17 +262,18 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 
 def test_a_disk_that_is_really_full_and_then_has_room(
-    run_tiny: Run, tmp_path: Path, small_disk: Callable[[str], Path]
+    run_tiny: Run, tmp_path: Path, small_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_tiny_config(**CONFIG)
     run_tiny(config, tmp_path / "whole")
-    (checkpoint,) = experiment.RunFolder(tmp_path / "whole" / config.name).checkpoints()
+    monkeypatch.setattr(files, "check_room", lambda folder, need: None)  # as if the disk filled up after the start
+    (checkpoint,) = RunFolder(tmp_path / "whole" / config.name).checkpoints()
     size = checkpoint.stat().st_size
     disk = small_disk(f"size={int(2.5 * size)}")  # the third checkpoint is written while two are kept
     with pytest.raises(CannotWrite, match=r"(?s)No space left.*intact.*same command"):
         run_tiny(config, disk)
     check_intact(disk / config.name)
-    assert len(experiment.RunFolder(disk / config.name).checkpoints()) == 2
+    assert len(RunFolder(disk / config.name).checkpoints()) == 2
     small_disk(f"size={10 * size}")
     run_tiny(config, disk)
     differ(remains(disk), remains(tmp_path / "whole"), "the small disk")

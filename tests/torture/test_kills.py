@@ -18,7 +18,7 @@ from survivor import differ, remains
 
 METHODS = ["replay", "gem", "si", "ewc"]
 SHORT = {"injected": 3, "timed": 1, "tiny": True, "batch": 8}
-LONG = {"injected": 24, "timed": 8}  # of each method; there are some twenty kinds of moment
+LONG = {"injected": 24, "timed": 8}  # per method; there are about twenty kinds of moment
 
 
 def survive(folder: Path, **plan: Any) -> dict[str, Any]:
@@ -52,8 +52,8 @@ def test_killed_runs_end_in_the_same_bits_every_time(tmp_path: Path) -> None:
 
 @pytest.mark.torture
 def test_the_command_itself_survives_kills(tmp_path: Path) -> None:
-    """As a user would have it: a process of its own, killed from outside, the same command given again."""
-    command = [sys.executable, "-m", "steadfast", "run", "split-digits", "--quick", "--backbone", "mlp", "--epochs",
+    """As a user does it: start the command, kill its process from outside, give the same command again."""
+    command = [sys.executable, "-m", "holdfast", "run", "split-digits", "--quick", "--backbone", "mlp", "--epochs",
                "8", "--threads", "1", "--out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -64,7 +64,7 @@ def test_the_command_itself_survives_kills(tmp_path: Path) -> None:
     assert start("whole").wait(600) == 0
     lasted, chance, kills, done = time.monotonic() - began, random.Random(), 0, 0
     code = -1
-    while kills < 6 or code:  # until as many are dead and the last of them has come to its end
+    while kills < 6 or code:  # six kills, and then a run that reaches its end
         process = start(f"killed-{done}")
         try:
             code = process.wait(chance.uniform(0.3, 0.9) * lasted if kills < 6 else 600)
@@ -72,7 +72,7 @@ def test_the_command_itself_survives_kills(tmp_path: Path) -> None:
             process.send_signal(signal.SIGKILL)
             code = process.wait()
         if code == 0:
-            differ(remains(tmp_path / f"killed-{done}"), remains(tmp_path / "whole"), "steadfast run")
+            differ(remains(tmp_path / f"killed-{done}"), remains(tmp_path / "whole"), "holdfast run")
             done += 1
             continue
         assert code == -signal.SIGKILL

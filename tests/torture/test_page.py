@@ -1,4 +1,4 @@
-"""docs/reliability.md says what the last torture measured, and nothing that was typed in by hand."""
+"""docs/reliability.md shows the figures of the last torture run; none is typed in by hand."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def test_the_figures_on_the_page_are_those_of_the_last_run() -> None:
 
 
 def test_rendering_replaces_what_was_there() -> None:
-    page = "| a | <!--commands-->old<!--/--> | <!--note--> |"
+    page = "| a | <!--commands-->stale<!--/--> | <!--note--> |"
     told = {"commands": {"kills": 7}}
     once = figures.rendered(page, told)
-    assert "7 kills" in once and "old" not in once and "<!--note-->" in once
+    assert "7 kills" in once and "stale" not in once and "<!--note-->" in once
     assert figures.rendered(once, told) == once
 
 

@@ -1,4 +1,4 @@
-"""Two runs on one folder, a folder that moved, a clock that jumps, a sweep whose workers are killed: the same bits."""
+"""Two runs in one folder, a moved folder, a clock that jumps, a sweep whose workers are killed: the same bits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,22 @@ import figures
 import pytest
 from survivor import differ, remains
 
-from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_trainer
-from steadfast import engines, experiment, sweep
-from steadfast.config import Config
-from steadfast.errors import BadFile, RunLocked
-from steadfast.training import Stopped, Watcher
+from conftest import assert_same_bits, bits, make_tiny_config, make_tiny_trainer, needed
+from holdfast.errors import BadFile, RunLocked
+from holdfast.hardware import Machine
+from holdfast.learning.training import Stopped, Watcher
+from holdfast.methods import METHODS
+from holdfast.runs import experiment
+from holdfast.runs.config import Config
+from holdfast.sweeps import engines
+from holdfast.sweeps.survey import State, survey
+from holdfast.sweeps.sweep import Sweep
 
 Run = Callable[..., experiment.Result]
 HOLDER = (
     "import sys, time, filelock; held = filelock.FileLock(sys.argv[1]).acquire();"
     "print('held', flush=True); time.sleep(600)"
 )
-QUICK = Config("split-digits", backbone="mlp", epochs=4, quick=True).resolved()
 
 
 def stop_after(steps: int) -> Watcher:
@@ -87,24 +92,23 @@ def test_a_clock_that_jumps_changes_nothing(run_tiny: Run, tmp_path: Path, monke
 def test_a_clock_that_stands_still_does_not_stop_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
-    from steadfast import progress
+    from holdfast.cli import progress
 
     with progress.live(Console(file=open(os.devnull, "w"), force_terminal=False), 2, 2, lambda: False) as watcher:
         monkeypatch.setattr(progress.time, "monotonic", lambda: 1.0)
         watcher.step(8)
 
 
-@pytest.mark.parametrize("method", ["replay", "gem", "si", "ewc", "mas", "online-ewc", "agem", "finetune", "joint"])
+@pytest.mark.parametrize("method", METHODS)
 def test_the_same_config_twice_gives_the_same_bits(method: str) -> None:
-    strength = {"strength": 1.0} if method in ("si", "ewc", "mas", "online-ewc") else {}
-    runs = [make_tiny_trainer(method=method, **strength) for _ in range(2)]
+    runs = [make_tiny_trainer(method=method, **needed(method)) for _ in range(2)]
     for trainer in runs:
         trainer.run()
     assert_same_bits(bits(runs[0]), bits(runs[1]))
 
 
 def kill_one(dead: list[int], wanted: int) -> Callable[[Any], None]:
-    """A watcher of a sweep: kills a worker that has a checkpoint, until as many are dead."""
+    """Return a watcher of a sweep that kills `wanted` workers, each of which has a checkpoint."""
 
     def watch(runs: Any) -> None:
         for run in runs:
@@ -118,9 +122,10 @@ def kill_one(dead: list[int], wanted: int) -> Callable[[Any], None]:
 
 @pytest.mark.torture
 def test_a_sweep_whose_workers_are_killed_and_that_is_stopped_ends_in_the_same_bits(tmp_path: Path) -> None:
-    """Three at once; one killed, the sweep stopped by Ctrl-C for the whole terminal, and gone on with."""
+    """Three runs at once: one is killed, then the sweep is stopped, then it is resumed."""
     configs = [Config("split-digits", backbone="mlp", epochs=30, quick=True, seed=seed).resolved() for seed in range(3)]
-    runs, dead = sweep.survey(configs, tmp_path / "many"), []
+    runs, dead = survey(configs, tmp_path / "many"), []
+    machine = Machine(out=str(tmp_path / "many"), device="cpu", threads=1)
     began = time.monotonic()
     asked = False
 
@@ -129,12 +134,12 @@ def test_a_sweep_whose_workers_are_killed_and_that_is_stopped_ends_in_the_same_b
         asked = asked or (len(dead) > 0 and time.monotonic() - began > 20)
         return asked
 
-    sweep.sweep(runs, tmp_path / "many", engines.Local(3), device="cpu", watch=kill_one(dead, 1), stop=stop)
-    runs = sweep.survey(configs, tmp_path / "many")
-    sweep.sweep(runs, tmp_path / "many", engines.Local(3), device="cpu", retry_failed=True)
-    assert dead and all(run.state == "done" for run in runs), [run.note for run in runs]
+    Sweep(runs, machine, engines.Local(3)).run(kill_one(dead, 1), stop)
+    runs = survey(configs, tmp_path / "many")
+    Sweep(runs, machine, engines.Local(3), retry_failed=True).run()
+    assert dead and all(run.state is State.DONE for run in runs), [run.note for run in runs]
     for run in runs:
-        experiment.run(run.config, tmp_path / "alone" / run.config.name, device="cpu", threads=1)
+        experiment.run(run.config, replace(machine, out=str(tmp_path / "alone" / run.config.name)))
         (tmp_path / "one").mkdir()
         shutil.move(run.folder.path, tmp_path / "one" / run.config.name)
         differ(remains(tmp_path / "one"), remains(tmp_path / "alone" / run.config.name), run.config.name)
@@ -144,8 +149,8 @@ def test_a_sweep_whose_workers_are_killed_and_that_is_stopped_ends_in_the_same_b
 
 @pytest.mark.torture
 def test_ctrl_c_in_a_terminal_saves_every_run_of_a_sweep(tmp_path: Path) -> None:
-    """The terminal sends it to all of them, and the sweep a SIGTERM to its workers besides."""
-    command = [sys.executable, "-m", "steadfast", "run", "split-digits", "--backbone", "mlp", "--epochs", "400",
+    """The terminal sends a SIGINT to every process, and the sweep sends a SIGTERM to its workers."""
+    command = [sys.executable, "-m", "holdfast", "run", "split-digits", "--backbone", "mlp", "--epochs", "400",
                "--search", "lr=0.001,0.002", "--out", str(tmp_path / "runs"), "--device", "cpu"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
                                start_new_session=True)
@@ -164,10 +169,10 @@ def test_ctrl_c_in_a_terminal_saves_every_run_of_a_sweep(tmp_path: Path) -> None
 
 @pytest.mark.torture
 def test_what_one_and_two_threads_have_in_common(tmp_path: Path) -> None:
-    """Not promised; measured, so that the documentation says what is so. Each number of threads is promised its own."""
-    code = ("import sys; from steadfast import experiment; from steadfast.config import Config;"
-            "experiment.run(Config('split-digits', epochs=2, quick=True), sys.argv[2], device='cpu',"
-            " threads=int(sys.argv[1]))")
+    """Equal bits are promised for one number of threads only; this measures what the documentation says of two."""
+    code = ("import sys; from holdfast.hardware import Machine; from holdfast.runs import experiment;"
+            "from holdfast.runs.config import Config; experiment.run(Config('split-digits', epochs=2, quick=True),"
+            "Machine(out=sys.argv[2], device='cpu', threads=int(sys.argv[1])))")
     for number, out in ((1, "one"), (2, "two"), (2, "two again")):
         subprocess.run([sys.executable, "-c", code, str(number), str(tmp_path / out)], check=True, timeout=600)
     differ(remains(tmp_path / "two again"), remains(tmp_path / "two"), "two threads, twice")

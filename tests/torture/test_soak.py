@@ -1,4 +1,4 @@
-"""A long life: memory and step time stay flat, however many tasks have been learned."""
+"""Memory and step time stay flat, however many tasks have been learned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import figures
 import pytest
 
-ALLOWED = 10.0  # kB a task: noise; the smallest tensor of the learner that could leak each task is far larger
+ALLOWED = 10.0  # kB per task: noise; a leak of the learner's smallest tensor would be far larger
 
 
 def soak(tasks: int, *words: str) -> dict[str, Any]:

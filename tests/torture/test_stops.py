@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: saved, told how to go on, the right exit code, whatever the run was doing."""
+"""SIGTERM and Ctrl-C: the run is saved, the user is told how to resume it, and the exit code is right."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import pytest
 from survivor import differ, remains
 
 from conftest import make_tiny_stream
-from steadfast import cli, experiment, files, training
-from steadfast.memory import Memory
-from steadfast.methods import METHODS
-from steadfast.signals import Stopping
+from holdfast import files
+from holdfast.cli import main as cli
+from holdfast.learning import training
+from holdfast.learning.memory import Memory
+from holdfast.methods import METHODS
+from holdfast.runs import experiment
+from holdfast.runs.folder import RunFolder
+from holdfast.signals import Stopping
 
-COMMAND = ["steadfast", "run", "split-digits", "--backbone", "mlp", "--epochs", "2", "--batch", "8", "--memory", "12"]
+COMMAND = ["holdfast", "run", "split-digits", "--backbone", "mlp", "--epochs", "2", "--batch", "8", "--memory", "12"]
 MOMENTS: dict[str, tuple[Any, str]] = {
     "in a step": (METHODS["replay"], "observe"),
     "at a task's end": (METHODS["replay"], "end_task"),
@@ -32,9 +36,9 @@ Command = Callable[[str], int]
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """`steadfast run` on a tiny stream in this process; gives its exit code."""
+    """Run `holdfast run` on a tiny stream in this process, and return its exit code."""
     monkeypatch.setattr(experiment, "make_stream", lambda config, root=None: make_tiny_stream())
-    monkeypatch.setattr("steadfast.plots.run_pictures", lambda result, folder: [])
+    monkeypatch.setattr("holdfast.runs.plots.run_pictures", lambda result, folder: [])
 
     def call(out: str) -> int:
         monkeypatch.setattr(sys, "argv", [*COMMAND, "--device", "cpu", "--out", str(tmp_path / out)])
@@ -71,21 +75,21 @@ def test_it_stops_saves_and_goes_on_to_the_same_bits(
         send_at(patch, *MOMENTS[moment], 1 if moment == "in the memory's update" else 2, number)
         assert command("cut") == code
     told = capsys.readouterr().err
-    assert "Stopped and saved" in told and "Go on with the same command" in told and str(tmp_path / "cut") in told
+    assert "Stopped and saved" in told and "Resume with the same command" in told and str(tmp_path / "cut") in told
     (folder,) = (tmp_path / "cut").iterdir()
-    assert experiment.RunFolder(folder).checkpoints() and not (folder / "result.json").exists()
+    assert RunFolder(folder).checkpoints() and not (folder / "result.json").exists()
     assert command("cut") == 0
     differ(remains(tmp_path / "cut"), remains(tmp_path / "whole"), moment)
 
 
-def test_a_wish_to_stop_when_no_step_is_left_lets_the_run_end(
+def test_a_signal_after_the_last_step_lets_the_run_end(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         send_at(patch, training, "evaluate", 3, signal.SIGTERM)  # after the last of three tasks
         assert command("cut") == 0
     assert command("whole") == 0
-    differ(remains(tmp_path / "cut"), remains(tmp_path / "whole"), "a late wish")
+    differ(remains(tmp_path / "cut"), remains(tmp_path / "whole"), "a late signal")
 
 
 @pytest.mark.parametrize("moment", ["in a step", "while a checkpoint is written"])
@@ -97,14 +101,14 @@ def test_a_second_ctrl_c_stops_at_once_and_loses_only_what_was_not_saved(
         assert command("cut") == 130
     (folder,) = (tmp_path / "cut").iterdir()
     assert not list(folder.glob(".*.part"))
-    for checkpoint in experiment.RunFolder(folder).checkpoints():
+    for checkpoint in RunFolder(folder).checkpoints():
         files.read_tensors(checkpoint)
     assert command("cut") == 0 and command("whole") == 0
     differ(remains(tmp_path / "cut"), remains(tmp_path / "whole"), moment)
 
 
 def test_a_sigterm_after_ctrl_c_does_not_interrupt_the_saving() -> None:
-    """Ctrl-C in a sweep reaches its workers from the terminal, and a SIGTERM then from the sweep."""
+    """On Ctrl-C, a sweep's workers get a SIGINT from the terminal and then a SIGTERM from the sweep."""
     before = signal.getsignal(signal.SIGINT)  # ignored, where the tests run in the background
     with Stopping() as stopping:
         os.kill(os.getpid(), signal.SIGINT)

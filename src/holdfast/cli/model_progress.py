@@ -1,0 +1,90 @@
+"""Progress bars of learn, predict and embed, on stderr, so that standard output can be piped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..data import folders
+from ..errors import BadConfig
+from ..learning.training import Watcher
+from ..signals import Stopping
+from .options import complaints, console
+
+if TYPE_CHECKING:
+    from ..estimator import IncrementalClassifier
+    from ..estimator.model import Model
+
+PART = 100  # images between two updates of the bar
+HANDFUL = 30  # updates below which we warn
+
+
+def read(
+    paths: list[Path], shape: tuple[int, ...] | None, size: int | None = None, stop: folders.Stop = lambda: False
+) -> folders.Images:
+    """Read images with a progress bar; list the unreadable ones."""
+    with bar_of("images") as bar:
+        line = bar.add_task("reading", total=len(paths))
+        found = folders.read(paths, shape, size, lambda: bar.advance(line), stop)
+    for _, why in found.bad[:20]:
+        complaints.print(f"[yellow]left out:[/] {escape(why)}", highlight=False, soft_wrap=True)
+    if len(found.bad) > 20:
+        complaints.print(f"[yellow]left out:[/] and {len(found.bad) - 20} more")
+    return found
+
+
+def look(clf: IncrementalClassifier, images: folders.Images) -> torch.Tensor:
+    """Return the vectors (n, dim) of images, with a progress bar."""
+    if not len(clf.classes_):
+        raise BadConfig("Every class of this model has been forgotten: teach it one with learn first.")
+    parts = []
+    with bar_of("images") as bar:
+        line = bar.add_task("looking", total=len(images.data))
+        for part in images.data.split(PART):
+            parts.append(clf.model_.embed(part))
+            bar.advance(line, len(part))
+    return torch.cat(parts)
+
+
+@contextmanager
+def learning(clf: IncrementalClassifier, size: int, stopping: Stopping) -> Iterator[Watcher]:
+    """Yield a watcher that shows a progress bar; warn if there are too few updates to learn from.
+
+    An existing model has its own settings; a new one takes the estimator's parameters."""
+    from ..estimator.model import UPDATES, automatic_epochs, updates
+
+    inner: Model | None = getattr(clf, "model_", None)
+    batch, first = (clf.batch, True) if inner is None else (inner.settings.batch, not inner.taught)
+    asked = (None if clf.epochs == "auto" else int(clf.epochs)) if inner is None else inner.settings.epochs
+    if asked and (made := asked * updates(size, batch, first=first)) < HANDFUL:
+        say(
+            f"Only {made} updates: {asked} epochs of {size} images are too few to learn much. "
+            f"Without --epochs there are about {UPDATES}.", complaints,
+        )
+    with bar_of("epochs") as bar:
+        line = bar.add_task("learning", total=asked or automatic_epochs(size, batch, first=first))
+
+        def epoch(record: dict[str, Any]) -> None:  # the record has the number of training samples
+            total = asked or automatic_epochs(record["samples"], batch, first=first)
+            bar.update(line, completed=record["epoch"], total=total)
+
+        yield Watcher(epoch=epoch, stop=stopping.asked)
+
+
+def say(text: str, where: Console = console) -> None:
+    """Print text without interpreting brackets as markup and without wrapping lines."""
+    where.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def bar_of(unit: str) -> Progress:
+    return Progress(
+        TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
+        TimeRemainingColumn(), console=complaints,
+    )

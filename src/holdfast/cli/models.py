@@ -1,0 +1,297 @@
+"""Commands for the user's own data: learn, predict, embed, inspect."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import filelock
+import numpy as np
+import torch.nn.functional as F
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from .. import files, hardware
+from ..data import folders, tables
+from ..errors import BadConfig, BadInput, RunLocked, Stopped
+from ..hardware import Machine
+from ..signals import Stopping
+from . import samples
+from .model_progress import learning, look, read, say
+from .options import complaints, console, with_machine
+
+if TYPE_CHECKING:
+    from ..estimator import IncrementalClassifier
+
+MODEL_ROOM = 100_000_000  # bytes: rough size of a model and the one it replaces
+ModelArgument = Annotated[Path, typer.Argument(help="the model's folder", show_default=False)]
+ImagesArgument = Annotated[list[Path], typer.Argument(help="images, or folders of them", show_default=False)]
+
+
+@with_machine("device", "threads")
+def learn(
+    machine: Machine,
+    sources: Annotated[
+        list[Path],
+        typer.Argument(help="folders whose subfolders are the classes; or tables, arrays, - for standard input",
+                       show_default=False),
+    ],
+    model: Annotated[Path, typer.Option("--model", help="the model's folder; created if missing", show_default=False)],
+    text: Annotated[str | None, typer.Option("--text", help="column of texts in a table")] = None,
+    label: Annotated[str | None, typer.Option("--label", help="column of labels, or a file of them")] = None,
+    embedder: Annotated[
+        str | None, typer.Option("--embedder", help="sentence-transformers:NAME_OR_FOLDER, timm:NAME or onnx:FILE")
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="never download an embedder")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="do not keep the embedder's vectors on disk")] = False,
+    again: Annotated[bool, typer.Option("--again", help="also learn more samples of known classes")] = False,
+    backbone: Annotated[str | None, typer.Option("--backbone", help="the network  (default: resnet20)")] = None,
+    head: Annotated[str | None, typer.Option("--head", help="the classifier  (default: simplex)")] = None,
+    slots: Annotated[int | None, typer.Option("--slots", help="the largest number of classes  (default: 1000)")] = None,
+    memory: Annotated[int | None, typer.Option("--memory", help="images kept in memory  (default: 2000)")] = None,
+    size: Annotated[int | None, typer.Option("--size", help="pixels per side  (default: their own, or 64)")] = None,
+    held_back: Annotated[float | None, typer.Option("--held-back", help="share of the memory that is never trained "
+                                                    "on, for measurements  (default: 0.1)")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="passes over the images  (default: automatic)")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="random seed  (default: 0)")] = None,
+) -> None:
+    """Learn classes from images, texts or vectors; later calls add new classes.
+
+    [dim]holdfast learn photos/ --model m/[/]                          [dim]photos/cat/*.jpg, photos/dog/*.jpg, ...[/]
+    [dim]holdfast learn more-photos/ --model m/[/]                     [dim]adds new classes, skips known ones[/]
+    [dim]holdfast learn intents.csv --text question --label intent --model m/[/]
+    [dim]holdfast learn vectors.npz --model m/[/]                      [dim]arrays `vectors` and `labels`[/]
+    """
+    asked = {"backbone": backbone, "head": head, "slots": slots, "memory": memory, "image_size": size,
+             "held_back": held_back, "epochs": epochs, "random_state": seed}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    hardware.use_threads(machine.threads)
+    if samples.are_rows(sources, text, embedder):
+        return _learn_rows(sources, model, text, label, embedder, offline, not no_cache, again, asked, machine)
+    found = folders.classes(sources, besides=model)
+    with _locked(model), Stopping() as stopping:
+        clf = _open_or_new(model, asked, machine.device)
+        known = set() if again else {*found} & {*map(str, getattr(clf, "classes_", []))}
+        if known:
+            names = ", ".join(sorted(known))
+            say(f"Skipped, because the model knows them already (--again learns more of them): {names}")
+        wanted = [(name, path) for name, paths in found.items() if name not in known for path in paths]
+        if not wanted:
+            raise typer.Exit
+        try:
+            images = read([path for _, path in wanted], _shape(clf), size, stopping.asked)
+            label_of = {path: name for name, path in wanted}
+            labels = [label_of[path] for path in images.paths]
+            if not labels:
+                raise BadInput("None of the images can be read; nothing was learned.")
+            if lost := sorted({name for name, _ in wanted} - {*labels}):
+                say(f"No image of these classes could be read: {', '.join(lost)}", complaints)
+            with learning(clf, len(labels), stopping) as watcher:
+                clf.partial_fit(images.data, np.array(labels), watcher=watcher)
+        except Stopped:
+            left = f"the model in {model} is unchanged" if hasattr(clf, "model_") else "nothing was learned yet"
+            say(f"Stopped; {left}.", complaints)
+            raise typer.Exit(stopping.exit_code) from None
+        clf.save(model)
+    learned = f"Learned {len(labels)} images of {len({*labels})} classes; {len(clf.classes_)} classes in {model}."
+    say(learned)
+    if (accuracy := clf.model_.history[-1]["accuracy"]) is not None:
+        held = clf.model_.history[-1]["held_back"]
+        console.print(f"On {held} held-back images of all classes: {accuracy:.1f} % right.")
+    say(clf.stability_.answer)
+
+
+def _learn_rows(
+    sources: list[Path], model: Path, text: str | None, label: str | None, embedder: str | None, offline: bool,
+    cache: bool, again: bool, asked: dict[str, Any], machine: Machine,
+) -> None:
+    """Learn texts, vectors, or images by an embedder."""
+    from ..estimator.model_files import NAME
+
+    begun = (model / NAME).exists()
+    texts = text is not None or any(source.is_dir() and tables.is_table(source) for source in sources)
+    rows = samples.read_rows(sources, text, label, embedder)
+    if texts and not begun:
+        embedder = samples.text_embedder(embedder, offline)
+    with _locked(model), Stopping() as stopping:
+        clf = _open_or_new(model, asked if begun else asked | {"embedder": embedder}, machine.device, offline)
+        if begun and embedder is not None:
+            clf.embedder = embedder
+        clf.cache = cache
+        count = samples.learn_rows(clf, rows, again, model, stopping)
+    took = f"{clf.model_.history[-1]['seconds']:.1f} s by the method {clf.method_}"
+    say(f"Learned {count} samples in {took}; {len(clf.classes_)} classes in {model}.")
+    say(clf.stability_.answer)
+
+
+@with_machine("device", "threads")
+def predict(
+    machine: Machine,
+    model: ModelArgument,
+    sources: Annotated[list[Path] | None, typer.Argument(help="images, tables, arrays, folders, or -")] = None,
+    text: Annotated[str | None, typer.Option("--text", help="column of texts in a table, or the table itself")] = None,
+    json: Annotated[bool, typer.Option("--json", help="print one line of JSON per sample")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="print CSV")] = False,
+    reject: Annotated[
+        float | None, typer.Option("--reject", help="reject unknown inputs, at the cost of this share of known ones")
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="never download an embedder")] = False,
+) -> None:
+    """Say what the samples are: label, probability and novelty of each.
+
+    [dim]holdfast predict m/ photo.jpg another.jpg[/]
+    [dim]holdfast predict m/ inbox/ --json --reject 0.05[/]
+    [dim]holdfast predict m/ questions.csv --text question --csv[/]
+    """
+    from ..estimator import IncrementalClassifier
+
+    images, form = sources or [], "json" if json else "csv" if as_csv else "table"
+    loaded = IncrementalClassifier.load(model, device=machine.device, offline=offline)
+    if loaded.embedder is not None or len(loaded.model_.shape) == 1:
+        hardware.use_threads(machine.threads)
+        rows = samples.read_rows(images, text, None, loaded.embedder)
+        return samples.show_answers(samples.answers(loaded, rows, reject), form)
+    if not images:
+        raise BadInput("Give images, or folders of them.")
+    hardware.use_threads(machine.threads)
+    clf, found = loaded, _read_images(loaded, images)
+    inner = clf.model_
+    limit = None if reject is None else inner.threshold(reject)
+    embedded = look(clf, found)
+    chances, novelty = inner.chances(embedded).cpu().numpy(), inner.novelty(embedded).cpu().tolist()
+    labels = [None if limit is not None and new > limit else label
+              for label, new in zip(clf.classes_[chances.argmax(1)].tolist(), novelty)]
+    if json:
+        for path, label, row, new in zip(found.paths, labels, chances, novelty):
+            best = sorted(zip(row.tolist(), clf.classes_.tolist()), reverse=True)[:3]
+            line = {
+                "path": str(path), "label": label, "probability": best[0][0], "novelty": new,
+                "best": [[name, chance] for chance, name in best],
+            }
+            typer.echo(files.dumps(line))
+        return
+    table = Table("image", "class", "probability", *([] if limit is None else [f"novelty (up to {limit:.2g})"]))
+    for path, label, row, new in zip(found.paths, labels, chances, novelty):
+        name = "[dim]none of these[/]" if label is None else escape(str(label))
+        shown = [] if limit is None else [f"{new:.2g}"]
+        table.add_row(escape(str(path)), name, f"{100 * row.max():.1f} %", *shown)
+    console.print(table)
+
+
+@with_machine("device", "threads")
+def embed(
+    machine: Machine,
+    model: ModelArgument,
+    images: ImagesArgument,
+    output: Annotated[Path, typer.Option("-o", "--output", help="the .npy file for the vectors")] = Path("vectors.npy"),
+    unit: Annotated[bool, typer.Option("--unit", help="normalise the vectors to length one")] = False,
+) -> None:
+    """Write the images' vectors to a .npy file, and their paths in the same order to .ids.json beside it."""
+    import io
+
+    from ..estimator import IncrementalClassifier
+
+    hardware.use_threads(machine.threads)
+    clf = IncrementalClassifier.load(model, device=machine.device)
+    found = _read_images(clf, images)
+    embedded = look(clf, found)
+    vectors = (F.normalize(embedded, dim=1) if unit else embedded).cpu().numpy()
+    content = io.BytesIO()
+    np.save(content, vectors, allow_pickle=False)
+    ids = output.with_suffix(".ids.json")
+    files.write_whole(output, content.getvalue())
+    files.write_json(ids, [str(path) for path in found.paths])
+    written = f"{len(vectors)} vectors of {vectors.shape[1]} numbers in {output}, their paths in {ids}."
+    say(written)
+
+
+def inspect(
+    model: ModelArgument,
+    picture: Annotated[Path | None, typer.Option("--picture", help="plot file  (default: MODEL/model.png)")] = None,
+) -> None:
+    """Show a model's classes, slots, memory and the stability of each class, and plot the stability."""
+    from ..estimator import IncrementalClassifier
+    from ..estimator.model_plots import draw
+
+    clf = IncrementalClassifier.load(model, device="cpu")
+    inner, report = clf.model_, {c.label: c for c in clf.stability_.classes}
+    learned = "learned" if clf.method_ == "solved" else "remembered"
+    table = Table("class", "slot", learned, "held back", "moved since learned", "recall", "if rebuilt")
+    kept = inner.kept()
+    for label in clf.classes_.tolist():
+        slot, row = inner.labels.slots[label], report.get(label)
+        cells = [row.moved_since_learned, row.recall, row.recall_refreshed] if row else [None] * 3
+        units = (("°", 1), (" %", 100), (" %", 100))
+        shown = ["-" if v is None else f"{scale * v:.1f}{unit}" for v, (unit, scale) in zip(cells, units)]
+        table.add_row(escape(str(label)), str(slot), *map(str, kept[slot]), *shown)
+    console.print(table)
+    say(f"{len(clf.classes_)} classes, {inner.labels.free} of {inner.labels.capacity} slots left; {inner.describe()}")
+    say(clf.stability_.answer)
+    say(f"Drawn in {draw(inner.history, clf.stability_, picture or model / 'model.png')}.")
+
+
+def _open_or_new(
+    model: Path, asked: dict[str, Any], device: str, offline: bool = False
+) -> IncrementalClassifier:
+    from ..estimator import IncrementalClassifier
+    from ..estimator.model_files import NAME
+
+    if not (model / NAME).exists():
+        return IncrementalClassifier(**asked, device=device, offline=offline)
+    clf = IncrementalClassifier.load(model, device=device, offline=offline)
+    for name in ("epochs",):  # may change between batches
+        if name in asked:
+            clf.set_params(**{name: asked.pop(name)})
+    if changed := [name for name, value in asked.items() if getattr(clf, name) != value]:
+        raise BadConfig(
+            f"{', '.join(changed)} cannot change: the model in {model} was started with "
+            f"{', '.join(f'{name}={getattr(clf, name)!r}' for name in changed)}. Leave them out of the command."
+        )
+    return clf
+
+
+def _read_images(clf: IncrementalClassifier, images: list[Path]) -> folders.Images:
+    """Read the images in the model's shape, or raise BadInput if none can be read."""
+    found = read(folders.files(images), _shape(clf))
+    if not found.paths:
+        raise BadInput("None of these could be read as an image.")
+    return found
+
+
+def _shape(clf: IncrementalClassifier) -> tuple[int, ...] | None:
+    shape = clf.model_.shape if hasattr(clf, "model_") else None
+    if shape is not None and len(shape) != 3:
+        raise BadInput(f"This model learned from vectors of {shape[0]} numbers, not from images.")
+    return shape
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time change a model; remove a new folder again if nothing was written to it."""
+    from ..estimator.model_files import NAME
+
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise files.cannot_write(folder, error) from error
+    files.check_room(folder, MODEL_ROOM)
+    lock = folder / ".lock"
+    try:
+        with filelock.FileLock(lock, timeout=0):
+            for path in folder.glob(f".{NAME}.*.part"):  # left by a killed process
+                path.unlink(missing_ok=True)
+            yield
+    except filelock.Timeout:
+        raise RunLocked(f"Another process is adding to {folder}; wait for it, or stop it.") from None
+    finally:
+        if made and {path.name for path in folder.iterdir()} <= {lock.name}:
+            with contextlib.suppress(OSError):
+                lock.unlink(missing_ok=True)
+                for path in made:
+                    path.rmdir()

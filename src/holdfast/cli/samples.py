@@ -1,0 +1,176 @@
+"""Learn from and predict texts, vectors and embedded images: tables, arrays, folders, standard input."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from .. import files
+from ..data import folders, tables
+from ..data.tables import Rows
+from ..errors import BadConfig, BadInput, Stopped
+from ..quantities import some
+from ..signals import Stopping
+from .model_progress import bar_of, say
+from .options import complaints, console
+
+if TYPE_CHECKING:
+    from ..estimator import IncrementalClassifier
+
+TEXT = "sentence-transformers:sentence-transformers/all-MiniLM-L6-v2"  # the default for texts
+TEXT_SIZE = "90 MB"
+
+
+def are_rows(sources: list[Path], text: str | None, embedder: str | None) -> bool:
+    """Return True if the sources are texts, vectors or images for an embedder, not images for a network of ours."""
+    return text is not None or embedder is not None or any(tables.is_table(source) for source in sources)
+
+
+def read_rows(sources: list[Path], text: str | None, label: str | None, embedder: str | None) -> Rows:
+    """Read the samples: tables and arrays, folders of .txt, or folders of images for an embedder."""
+    if text is not None and Path(text).is_file() and not sources:  # `--text questions.csv`: the file itself
+        sources, text = [Path(text)], _only_column(Path(text), label)
+    if all(tables.is_table(source) for source in sources):
+        if text is None and any(source.suffix.lower() in tables.TABLES for source in sources) and _has_text(embedder):
+            text = _only_column(sources[0], label)
+        return tables.read(sources, text, label)
+    found = folders.classes(sources) if any(child.is_dir() for source in sources for child in _children(source)) else {}
+    if found:
+        pairs = [(path, name) for name, paths in found.items() for path in paths]
+        return Rows([path for path, _ in pairs], [name for _, name in pairs], [str(path) for path, _ in pairs])
+    images = folders.files(sources)
+    return Rows(list(images), [None] * len(images), [str(path) for path in images])
+
+
+def _children(source: Path) -> list[Path]:
+    return list(source.iterdir()) if source.is_dir() else []
+
+
+def _has_text(embedder: str | None) -> bool:
+    return embedder is not None and embedder.startswith("sentence-transformers:")
+
+
+def _only_column(source: Path, label: str | None) -> str | None:
+    """Return the name of the column of texts: the only one besides the labels, or else the first."""
+    if source.suffix.lower() not in (".csv", ".tsv"):
+        return None
+    with open(source, encoding="utf-8-sig", newline="") as file:
+        names = next(csv.reader(file, delimiter="\t" if source.suffix.lower() == ".tsv" else ","), [])
+    return next((name for name in names if name != label), None)
+
+
+@contextmanager
+def embedding(clf: IncrementalClassifier, count: int, stop: Any = None) -> Iterator[None]:
+    """Show a bar of the samples that are embedded."""
+    if clf.embedder is None:
+        yield
+        return
+    with bar_of("samples") as bar:
+        line = bar.add_task("embedding", total=count)
+
+        def watch(more: int) -> None:
+            bar.advance(line, more)
+            if stop is not None and stop():
+                raise Stopped
+
+        clf._watch = watch
+        yield
+        del clf._watch
+
+
+def text_embedder(clf_embedder: str | None, offline: bool) -> str:
+    """Return the embedder for texts, and say so if it must be downloaded."""
+    if clf_embedder is not None:
+        return clf_embedder
+    if offline:
+        raise BadConfig("Texts need an embedder; offline, give a folder: --embedder sentence-transformers:FOLDER.")
+    say(f"Texts are embedded by {TEXT} (downloaded once, {TEXT_SIZE}); --embedder names another.", complaints)
+    return TEXT
+
+
+def learn_rows(clf: IncrementalClassifier, rows: Rows, again: bool, model: Path, stopping: Stopping) -> int:
+    """Teach the rows' classes that are new, or all of them with `again`; return how many samples were learned."""
+    if unlabelled := [place for place, label in zip(rows.places, rows.labels) if label is None]:
+        raise BadInput(f"There is no label for {some(unlabelled)}: name their column with --label, or "
+                       f"store an array `labels`.")
+    known = set() if again else {*map(str, getattr(clf, "classes_", []))}
+    if left := sorted({str(label) for label in rows.labels} & known):
+        say(f"Known already, left alone (--again learns more of them): {some(left, 10)}")
+    chosen = [row for row, label in enumerate(rows.labels) if label not in known]
+    if not chosen:
+        raise typer.Exit
+    samples: Any = [rows.samples[row] for row in chosen]
+    try:
+        with embedding(clf, len(samples), stopping.asked):
+            samples = _stacked(samples) if clf.embedder is None else samples
+            with _as_bad_input():
+                clf.partial_fit(samples, [str(rows.labels[row]) for row in chosen])
+    except Stopped:
+        say(f"Stopped; the model in {model} is as it was.", complaints)
+        raise typer.Exit(stopping.exit_code) from None
+    clf.save(model)
+    return len(chosen)
+
+
+def _stacked(vectors: list[Any]) -> np.ndarray:
+    """Return vectors as one array, or raise BadInput if their lengths differ."""
+    if len(lengths := {len(vector) for vector in vectors}) > 1:
+        raise BadInput(f"The vectors have {some(sorted(lengths))} numbers; give all of them the same length.")
+    return np.stack(vectors)
+
+
+@contextmanager
+def _as_bad_input() -> Iterator[None]:
+    """Raise scikit-learn's complaints about samples, such as a wrong number of features, as our own."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+
+
+def answers(clf: IncrementalClassifier, rows: Rows, reject: float | None) -> list[dict[str, Any]]:
+    """Return label, probability and novelty of each row; the label is None where it is none of the classes."""
+    inner = clf.model_
+    limit = None if reject is None else inner.threshold(reject)
+    with embedding(clf, len(rows.samples)):
+        as_they_are = clf.embedder is not None or len(clf.model_.shape) == 3
+        samples: Any = rows.samples if as_they_are else _stacked(rows.samples)
+        with _as_bad_input():
+            _, embedded = clf._embed(samples)
+    chances, novelty = inner.chances(embedded).cpu().numpy(), inner.novelty(embedded).cpu().tolist()
+    names = clf.classes_[chances.argmax(1)].tolist()
+    return [
+        {"sample": str(sample) if isinstance(sample, str | Path) else place,
+         "label": None if limit is not None and new > limit else name,
+         "probability": float(row.max()), "novelty": float(new)}
+        for sample, place, name, row, new in zip(rows.samples, rows.places, names, chances, novelty)
+    ]
+
+
+def show_answers(found: list[dict[str, Any]], form: str) -> None:
+    """Print the answers: a table, CSV, or JSON lines, one per sample."""
+    if form == "json":
+        for each in found:
+            typer.echo(files.dumps(each))
+    elif form == "csv":
+        writer = csv.DictWriter(sys.stdout, list(found[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**each, "label": each["label"] or ""} for each in found)
+    else:
+        table = Table("sample", "class", "probability", "novelty")
+        for each in found:
+            name = "[dim]none of these[/]" if each["label"] is None else escape(str(each["label"]))
+            sample = each["sample"] if len(each["sample"]) <= 70 else each["sample"][:67] + "..."
+            table.add_row(escape(sample), name, f"{100 * each['probability']:.1f} %", f"{each['novelty']:.3g}")
+        console.print(table)

@@ -1,0 +1,77 @@
+"""Photographs by a network of timm, with the preprocessing that its weights were trained with. Extra `timm`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from .. import hardware
+from ..data import inputs
+from ..errors import BadConfig
+from .base import Embedder, digest_of
+
+
+class Photographs(Embedder):
+    """`NAME` with its published weights, or `NAME@FILE.safetensors` with weights of a local file."""
+
+    kind, takes = "timm", "images"
+    batch = 32
+
+    def __init__(self, name: str, *, offline: bool = False, device: str = "auto") -> None:
+        try:
+            import timm
+        except ImportError as error:
+            raise BadConfig("timm is not installed: pip install 'holdfast[timm]'") from error
+        self.name, _, weights = name.partition("@")
+        if offline and not weights:
+            raise BadConfig(
+                f"--offline forbids the download of timm:{self.name}; name a local file: "
+                f"timm:{self.name}@FILE.safetensors."
+            )
+        try:
+            self.network = timm.create_model(self.name, pretrained=not weights, num_classes=0)
+        except Exception as error:  # timm raises many kinds
+            raise BadConfig(f"timm makes no {self.name!r}: {error}. `timm.list_models()` gives its names.") from error
+        if weights:
+            self._load(Path(weights).expanduser())
+        settings = timm.data.resolve_data_config({}, model=self.network)
+        self.size = tuple(settings["input_size"])[1:]
+        self.crop = float(settings.get("crop_pct", 0.875))
+        self.mean, self.std = (torch.tensor(settings[key]).view(1, 3, 1, 1) for key in ("mean", "std"))
+        self.device = hardware.choose_device(device)
+        self.network = self.network.to(self.device).eval()
+        seen = {**self.network.state_dict(), "size": self.size, "crop": self.crop, "mean": self.mean, "std": self.std}
+        self.digest = digest_of(seen)
+
+    def _load(self, path: Path) -> None:
+        from safetensors.torch import load_file
+
+        if path.suffix != ".safetensors" or not path.is_file():
+            raise BadConfig(
+                f"{path} is no safetensors file; convert a pickle of tensors once with "
+                f"safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'weights.safetensors')."
+            )
+        missing, _ = self.network.load_state_dict(load_file(path), strict=False)
+        if missing:
+            raise BadConfig(f"{path} lacks {len(missing)} tensors of {self.name}, such as {missing[0]}.")
+
+    def embed(self, samples: Sequence[Any]) -> Any:
+        pixels = np.stack([self._pixels(item, row) for row, item in enumerate(samples)])  # (n, 3, h, w) uint8
+        x = (torch.from_numpy(pixels).float() / 255 - self.mean) / self.std
+        with torch.no_grad():
+            return self.network(x.to(self.device)).flatten(1)
+
+    def _pixels(self, item: Any, row: int) -> np.ndarray:
+        """Scale the shorter side to size / crop, then cut the centre, as the weights were evaluated."""
+        height, width = self.size
+        picture = inputs.as_picture(item, row)
+        scale = max(height / self.crop / picture.height, width / self.crop / picture.width)
+        wide, high = max(width, round(picture.width * scale)), max(height, round(picture.height * scale))
+        picture = picture.resize((wide, high), Image.Resampling.BICUBIC)
+        left, top = (picture.width - width) // 2, (picture.height - height) // 2
+        return inputs.fit(picture.crop((left, top, left + width, top + height)), (3, height, width))

@@ -1,0 +1,1 @@
+"""Turn records into tables, plots and one HTML page."""

@@ -1,0 +1,1 @@
+"""One run: the config determines its numbers, and a folder holds its files."""

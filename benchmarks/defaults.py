@@ -28,8 +28,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import recording
 import turns
-from steadfast import backbones, performance
-from steadfast.resnets import PreActivationResNet
+from holdfast import backbones, hardware
+from holdfast.backbones.resnets import PreActivationResNet
 from usual import UsualLeNet, with_usual_norms
 
 CLASSES = 10
@@ -119,7 +119,7 @@ class Bench:
     def __init__(self, backbone: str, size: int, threads: int, clock: recording.Clock, keeping: bool) -> None:
         torch.set_num_threads(threads)
         if keeping:
-            performance.keep_freed_memory()
+            hardware.keep_freed_memory()
         self.clock = clock
         made = variants(backbone, size)
         self.variants = {name: variant for name, variant in made.items() if (name in GIVEN_BACK) != keeping}

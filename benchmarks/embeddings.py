@@ -12,7 +12,7 @@ import time
 import numpy as np
 import torch
 
-from steadfast import IncrementalClassifier
+from holdfast import IncrementalClassifier
 
 CLASSES, A_CLASS, NUMBERS = 20, 250, 512
 

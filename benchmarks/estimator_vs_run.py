@@ -1,4 +1,4 @@
-"""Classes taught one by one through IncrementalClassifier, against `steadfast run` at the same settings.
+"""Classes taught one by one through IncrementalClassifier, against `holdfast run` at the same settings.
 
 Both train the same network for the same epochs with the same memory, recipe and order of classes. Given the run's
 normalisation and holding nothing back the estimator learns the very same weights, to the bit (`same_bits`). By default
@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from steadfast import IncrementalClassifier, benchmarks, data, experiment, randomness
-from steadfast.config import Config
-from steadfast.data import Dataset
-from steadfast.learner import Learner
+from holdfast import IncrementalClassifier, data, randomness
+from holdfast.data.dataset import Dataset
+from holdfast.learning import metrics
+from holdfast.learning.learner import Learner
+from holdfast.runs import benchmarks, build
+from holdfast.runs.config import Config
 
 SETTINGS = {
     "digits": {"epochs": 10, "memory": 100, "augment": "shift"},
@@ -50,9 +52,9 @@ def by_run(name: str, found: Dataset, settings: dict, seed: int) -> tuple[float,
     stream = benchmarks.find(config.benchmark).stream(
         found, generator=randomness.generator(seed, "stream"), classes_per_task=1
     )
-    trainer = experiment.make_trainer(config, stream, torch.device("cpu"))
+    trainer = build.make_trainer(config, stream, torch.device("cpu"))
     trainer.run()
-    return experiment.metrics.final_average_accuracy(trainer.at.accuracies), trainer.learner
+    return metrics.final_average_accuracy(trainer.at.accuracies), trainer.learner
 
 
 def by_estimator(found: Dataset, settings: dict, seed: int, **others: Any) -> tuple[float, IncrementalClassifier]:

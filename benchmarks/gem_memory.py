@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import torch
 
-from steadfast.config import Config
-from steadfast.experiment import make_learner, make_method
-from steadfast.methods import gem
-from steadfast.streams import Samples, Stream, Task
+from holdfast.learning.streams import Samples, Stream, Task
+from holdfast.methods import gem
+from holdfast.runs.build import make_learner, make_method
+from holdfast.runs.config import Config
 
 LIMIT = 4.0  # GB
 
@@ -40,7 +40,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     gem.CHUNK = options.chunk
 
-    config = Config("split-cifar100", "gem", memory=options.memory, backbone=options.backbone).resolved()
+    config = Config("split-cifar100", method="gem", memory=options.memory, backbone=options.backbone).resolved()
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (options.memory, 3, 32, 32), generator=generator, dtype=torch.uint8)
     rows = torch.arange(options.memory)

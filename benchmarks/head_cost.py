@@ -23,8 +23,8 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 import recording
-from steadfast.polytopes import Cube, Orthoplex, Polytope, Simplex
-from steadfast.quantities import byte_size, duration
+from holdfast.heads.polytopes import Cube, Orthoplex, Polytope, Simplex
+from holdfast.quantities import byte_size, duration
 
 Step = Callable[[], None]
 

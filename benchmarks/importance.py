@@ -1,4 +1,4 @@
-"""How fast importance is measured: one sample at a time, by vmap, and as steadfast does it.
+"""How fast importance is measured: one sample at a time, by vmap, and as holdfast does it.
 
     python benchmarks/importance.py
 
@@ -6,7 +6,7 @@ CPU time of one thread (`time.process_time`), so that other work on the machine 
 ratio is taken within a round, and its median is shown with the middle half of the rounds. The loop is the usual one:
 forward, backward and importance += gradient^2 for every sample. The three agree, which is checked first.
 The last row is no importance but the floor: forward and backward of a batch, as training does it. Where it is near
-steadfast's time the arithmetic itself is the limit, and only fewer samples (`importance_samples`) are quicker.
+holdfast's time the arithmetic itself is the limit, and only fewer samples (`importance_samples`) are quicker.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 import recording
-from steadfast import backbones, heads
-from steadfast.learner import Learner
-from steadfast.methods.importance import CHUNK, _Network, mean_gradients
+from holdfast import backbones, heads
+from holdfast.learning.learner import Learner
+from holdfast.methods.importance import CHUNK, _Network, mean_gradients
 
 SHAPES = {"mlp": (1, 32, 32), "lenet": (1, 32, 32), "resnet20": (3, 32, 32)}
 
@@ -74,7 +74,7 @@ def floor(learner: Learner, images: Tensor) -> list[Tensor]:
 
 
 WAYS: dict[str, tuple[Callable[[Learner, Tensor], list[Tensor]], int]] = {  # and how many samples to time
-    "loop": (loop, 16), "vmap(grad)": (by_vmap, 16), "steadfast": (factored, CHUNK),
+    "loop": (loop, 16), "vmap(grad)": (by_vmap, 16), "holdfast": (factored, CHUNK),
     "(a training pass)": (floor, CHUNK),
 }
 

@@ -1,7 +1,7 @@
-"""steadfast's loop against the bare forward, backward and step on the same tensors; its last task against its second.
+"""holdfast's loop against the bare forward, backward and step on the same tensors; its last task against its second.
 
     python benchmarks/loop_speed.py                          # LeNet, one thread; also --backbone mlp, resnet56, ...
-    python benchmarks/loop_speed.py --backbone resnet56 --steps 4 --compile    # steadfast compiled, the bare loop not
+    python benchmarks/loop_speed.py --backbone resnet56 --steps 4 --compile    # holdfast compiled, the bare loop not
     python benchmarks/loop_speed.py --at-once                # two runs at once, on two cores, against one by one
 
 Blocks of steps of the two loops, and of a copy of the run that has only learned two tasks, alternate in one process,
@@ -24,13 +24,13 @@ from rich.table import Table
 
 import recording
 import turns
-from steadfast import performance
-from steadfast.config import Config
-from steadfast.data import Dataset
-from steadfast.experiment import make_trainer
-from steadfast.randomness import generator
-from steadfast.streams import split
-from steadfast.training import Trainer
+from holdfast import hardware
+from holdfast.data.dataset import Dataset
+from holdfast.learning.streams import split
+from holdfast.learning.training import Trainer
+from holdfast.randomness import generator
+from holdfast.runs.build import make_trainer
+from holdfast.runs.config import Config
 
 
 def made_up(shape: tuple[int, int, int], samples: int) -> Dataset:
@@ -62,7 +62,7 @@ def learn(trainer: Trainer, tasks: int) -> None:
 
 
 def block(trainer: Trainer, clock: recording.Clock) -> float:
-    """The epoch of the task that was learned last once more, as steadfast does it."""
+    """The epoch of the task that was learned last once more, as holdfast does it."""
     trainer.at.order = trainer.at.losses = None
     began = clock()
     trainer._epoch(trainer.tasks[trainer.at.task - 1])
@@ -89,7 +89,7 @@ class Run:
 
     def __init__(self, backbone: str, steps: int, threads: int) -> None:
         torch.set_num_threads(threads)
-        performance.keep_freed_memory()
+        hardware.keep_freed_memory()
         self.trainer = replaying_trainer(backbone, steps)
         learn(self.trainer, len(self.trainer.tasks))
 
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="steps a block")
     parser.add_argument("--rounds", type=int, default=15, help="pairs of blocks")
     recording.add_clock(parser)
-    parser.add_argument("--compile", action="store_true", help="steadfast's backbone, not the bare loop's")
+    parser.add_argument("--compile", action="store_true", help="holdfast's backbone, not the bare loop's")
     parser.add_argument("--at-once", action="store_true", help="two runs at once against one after the other")
     recording.add_option(parser)
     options = parser.parse_args()
@@ -148,7 +148,7 @@ def main() -> None:
         rows = at_once(options.backbone, options.steps, options.rounds)
         return recording.write(options, __file__, rows, clock="wall", threads=2)
     clock = recording.started(options, parser)
-    performance.keep_freed_memory()
+    hardware.keep_freed_memory()
     trainer = replaying_trainer(options.backbone, options.steps)
     learn(trainer, 2)
     early = copy.deepcopy(trainer)
@@ -171,12 +171,12 @@ def main() -> None:
     bare, ours = ([128 * options.steps / taken for taken in column] for column in list(zip(*times))[:2])
     shares = [bare / ours for bare, ours, _ in times]
     growth = [last / second for _, last, second in times]
-    how = ", steadfast compiled" if options.compile else ""
+    how = ", holdfast compiled" if options.compile else ""
     table = Table(title=f"{options.backbone}, {options.threads} thread(s){how}, torch {torch.__version__}")
     table.add_column("what")
     table.add_column("value", justify="right")
     table.add_row("bare loop, images/s (median)", f"{statistics.median(bare):,.0f}")
-    table.add_row("steadfast, images/s (median)", f"{statistics.median(ours):,.0f}")
+    table.add_row("holdfast, images/s (median)", f"{statistics.median(ours):,.0f}")
     table.add_row("share of the bare loop reached", recording.spread(shares, "{:.1%}"))
     table.add_row("step of the last task / of the second", recording.spread(growth))
     Console().print(table)
@@ -184,8 +184,8 @@ def main() -> None:
         recording.row(options.backbone, what, unit, values, compiled=options.compile, threads=options.threads)
         for what, unit, values in (
             ("bare loop", "images/s", bare),
-            ("steadfast", "images/s", ours),
-            ("steadfast / bare loop", "ratio", shares),
+            ("holdfast", "images/s", ours),
+            ("holdfast / bare loop", "ratio", shares),
             ("step of the last task / of the second", "ratio", growth),
         )
     ]

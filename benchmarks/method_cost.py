@@ -20,10 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 import recording
-from steadfast import experiment, randomness
-from steadfast.config import Config
-from steadfast.methods import METHODS, Method
-from steadfast.streams import Samples, Stream, Task
+from holdfast import randomness
+from holdfast.learning.method import Method
+from holdfast.learning.streams import Samples, Stream, Task
+from holdfast.methods import METHODS
+from holdfast.options import declared
+from holdfast.runs import build
+from holdfast.runs.config import Config
 
 TASK = 1500  # samples
 
@@ -41,10 +44,11 @@ def make_stream() -> Stream:
 def ready(name: str, stream: Stream, backbone: str) -> Method:
     """The method a few steps into the second task."""
     wished = {"strength": 1e-3, "importance_samples": 128}  # small: only the step is timed
-    heard = {key: value for key, value in wished.items() if key in METHODS[name].options}
+    known = {each.name for each in declared(METHODS.options(name))}
+    heard = {key: value for key, value in wished.items() if key in known}
     config = Config("split-mnist", method=name, backbone=backbone, **heard).resolved()
-    learner = experiment.make_learner(config, stream, torch.device("cpu"))
-    method = experiment.make_method(config, learner, randomness.generator(0, "training"))
+    learner = build.make_learner(config, stream, torch.device("cpu"))
+    method = build.make_method(config, learner, randomness.generator(0, "training"))
     learner.train()
     for task in stream.tasks[:2]:
         method.begin_task(task)
@@ -57,7 +61,7 @@ def ready(name: str, stream: Stream, backbone: str) -> Method:
 
 def step(method: Method, task: Task) -> float:
     """Seconds of one update."""
-    batch = task.train.batch(torch.arange(method.fresh(128)))
+    batch = task.train.batch(torch.arange(method.new_per_batch()))
     began = time.process_time()
     method.observe(*batch)
     return time.process_time() - began

@@ -5,7 +5,7 @@
 
 Batched: the weights of all seeds stacked (`torch.func.stack_module_state`), every seed's own batch passed through its
 own weights by `vmap` (a linear layer becomes a batched product, a convolution a grouped one), one backward pass, one
-Adam over the stack, which is Adam of each. One by one: a step of each as `steadfast run` takes it, channels last and
+Adam over the stack, which is Adam of each. One by one: a step of each as `holdfast run` takes it, channels last and
 fused. These two have `--threads` threads. Processes: the same for each seed in a process and a thread of its own, all
 at once, as a sweep has it but for its places. Same batches, same losses (checked); blocks of the ways alternate, and
 ratios are of blocks of one round. Above 1 the batched way is the faster one.
@@ -29,7 +29,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 import recording
 import turns
-from steadfast import backbones, performance
+from holdfast import backbones, hardware
 
 SHAPE, CLASSES = (1, 32, 32), 10
 
@@ -95,7 +95,7 @@ class OneSeed:
 
     def __init__(self, backbone: str, seeds: int, seed: int, batch: int) -> None:
         torch.set_num_threads(1)
-        performance.keep_freed_memory()
+        hardware.keep_freed_memory()
         self.alone = OneByOne(networks(backbone, seeds)[seed : seed + 1])
         self.images, self.labels = (part[seed : seed + 1] for part in batches(seeds, batch))
 
@@ -160,7 +160,7 @@ def main() -> None:
     recording.add_option(parser)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    performance.keep_freed_memory()
+    hardware.keep_freed_memory()
     others = ("one by one", "processes")
     table = Table("network", "seeds", "batched, images/s", *others, *(f"batched / {other}" for other in others))
     rows = []

@@ -18,13 +18,16 @@ import json
 import torch
 from sklearn.metrics import roc_auc_score
 
-from steadfast import data, experiment, randomness
-from steadfast.benchmarks import BENCHMARKS
-from steadfast.config import Config
-from steadfast.heads import Head
-from steadfast.learner import Learner
-from steadfast.streams import Stream
-from steadfast.training import Watcher
+from holdfast import data, randomness
+from holdfast.heads.base import Head
+from holdfast.learning import metrics
+from holdfast.learning.learner import Learner
+from holdfast.learning.streams import Stream
+from holdfast.learning.training import Trainer, Watcher
+from holdfast.methods import recipes
+from holdfast.runs import build
+from holdfast.runs.benchmarks import BENCHMARKS
+from holdfast.runs.config import Config
 
 HEADS = (("simplex", None), ("simplex", 100), ("expanding", None))
 
@@ -34,7 +37,7 @@ def scores(head: Head, embedded: torch.Tensor) -> dict[str, torch.Tensor]:
     """(n, dim) to how novel each sample is, by each score."""
     known = head.outputs(embedded, head.seen).double()
     found = {"probability": 1 - known.softmax(1).amax(1), "logit": -known.amax(1)}
-    if head.over == "all" and len(head.seen) < head.slots:
+    if head.softmax_over == "all" and len(head.seen) < head.slots:
         empty = sorted({*range(head.slots)} - {*head.seen.tolist()})
         others = head.outputs(embedded, torch.tensor(empty)).double().logsumexp(1)
         found["empty"] = others - known.logsumexp(1)  # the log of the odds, in the same order as the share
@@ -76,21 +79,23 @@ def main() -> None:
     )
     stream = cut(full, options.share)
     for head, slots in HEADS:
+        given = {} if options.memory is None else {"memory": options.memory}
         config = Config(
-            options.benchmark, head=head, slots=slots, epochs=options.epochs, memory=options.memory,
-            backbone=options.backbone, recipe=options.recipe, seed=options.seed,
+            options.benchmark, head=head, slots=slots, epochs=options.epochs, backbone=options.backbone,
+            seed=options.seed,
+            **recipes.expand(options.recipe, given, augment=benchmark.augment, strong=benchmark.strong),
         ).resolved()
         rows: list[dict[str, float]] = []
-        trainer = experiment.make_trainer(config, stream, torch.device("cpu"))
+        trainer = build.make_trainer(config, stream, torch.device("cpu"))
 
-        def note(record: dict, rows: list = rows, trainer: experiment.Trainer = trainer) -> None:
+        def note(record: dict, rows: list = rows, trainer: Trainer = trainer) -> None:
             if record["task"] < len(stream.tasks):
                 rows.append(measure(trainer.learner, stream))
 
         trainer.watcher = Watcher(task=note)
         trainer.run()
         table = {name: [round(row[name], 1) for row in rows if name in row] for name in rows[0]}
-        accuracy = experiment.metrics.final_average_accuracy(trainer.at.accuracies)
+        accuracy = metrics.final_average_accuracy(trainer.at.accuracies)
         print(json.dumps({"head": head, "slots": config.slots, "accuracy": round(accuracy, 1), **table}), flush=True)
 
 

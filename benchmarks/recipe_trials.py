@@ -1,6 +1,6 @@
 """The trials by which the strong recipe was chosen: small, and scored on held-back training images only.
 
-    python benchmarks/recipe_trials.py '{"balance": true, "vary": "pixel"}' '{"memory": 1100, "ema": 0.99}'
+    python benchmarks/recipe_trials.py '{"balance": true, "augment_memory": "pixel"}' '{"memory": 1100, "ema": 0.99}'
 
 The benchmark's own images, MNIST at 16 x 16; `per` (2000) training images a task, a sixth of the training set held
 back and 1000 a task of it tested, the test set left out. Every field of Config can be given, so that a trial on colour
@@ -26,11 +26,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steadfast import augment, benchmarks, data, experiment, performance, randomness
-from steadfast.config import Config
-from steadfast.methods.replay import Replay
-from steadfast.streams import Samples, Stream, validated
-from steadfast.training import Trainer
+from holdfast import data, hardware, randomness
+from holdfast.learning import augment
+from holdfast.learning.streams import Samples, Stream, validated
+from holdfast.learning.training import Trainer
+from holdfast.methods.replay import Replay
+from holdfast.runs import benchmarks, build
+from holdfast.runs.config import Config
 
 DEFAULTS: dict[str, Any] = {"benchmark": "split-mnist", "memory": 100, "epochs": 3, "seed": 5}
 
@@ -119,7 +121,7 @@ def trial(options: dict[str, Any]) -> tuple[float, list[float]]:
     options = {**DEFAULTS, **options}
     per, ema, spare = options.pop("per", 2000), options.pop("ema", None), options.pop("spare", None)
     config = Config(**options).resolved()
-    trainer = experiment.make_trainer(config, stream_of(config, per), torch.device("cpu"))
+    trainer = build.make_trainer(config, stream_of(config, per), torch.device("cpu"))
     assert isinstance(trainer.method, Replay)
     if spare:
         use_spare_slots(trainer.method, spare)
@@ -132,7 +134,7 @@ def trial(options: dict[str, Any]) -> tuple[float, list[float]]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    performance.keep_freed_memory()
+    hardware.keep_freed_memory()
     shift = functools.partial(augment.crop, padding=1, flip=False)  # one pixel of 16 is two of 32
     own = {"pixel": shift, "affine": affine, "affine-half": half(affine), "pixel-half": half(shift)}
     for name, function in own.items():

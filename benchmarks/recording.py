@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-import steadfast
+import holdfast
 
 Row = dict[str, Any]
 Clock = Callable[[], float]
@@ -75,12 +75,13 @@ def write(
         return
     clock = clock or ("cpu" if options.cpu_time else "wall")
     threads = threads or options.threads
-    from steadfast import experiment, files  # here: Avalanche's environment may lack what it needs
+    from holdfast import files  # here: Avalanche's environment may lack what it needs
+    from holdfast.runs import environment
 
-    ours = {"python": platform.python_version(), "torch": torch.__version__, "steadfast": steadfast.__version__}
+    ours = {"python": platform.python_version(), "torch": torch.__version__, "holdfast": holdfast.__version__}
     record = {
         "benchmark": Path(script).stem, "command": command(Path(script).name, sys.argv[1:]),
-        "code": experiment.code_version(), "cpu": cpu(), "cores": os.cpu_count(), "threads": threads, "clock": clock,
+        "code": environment.code_version(), "cpu": cpu(), "cores": os.cpu_count(), "threads": threads, "clock": clock,
         "versions": {**ours, **(versions or {})}, "rows": list(rows),
     }
     files.write_record(options.record, record)

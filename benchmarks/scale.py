@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
-from steadfast import sweep
-from steadfast.config import Config
-from steadfast.engines import Local
+from holdfast.hardware import Machine
+from holdfast.runs.config import Config
+from holdfast.sweeps.engines import Local
+from holdfast.sweeps.survey import State, survey
+from holdfast.sweeps.sweep import Sweep
 
 HERE = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
@@ -25,9 +26,9 @@ def sweep_seconds(places: int, runs: int, epochs: int) -> float:
     configs = [Config("split-digits", epochs=epochs, seed=seed).resolved() for seed in range(runs)]
     with tempfile.TemporaryDirectory() as out:
         began = time.perf_counter()
-        found = sweep.survey(configs, Path(out))
-        sweep.sweep(found, Path(out), Local(places), device="cpu")
-        assert all(run.state == "done" for run in found), [run.note for run in found]
+        found = survey(configs, out)
+        Sweep(found, Machine(out=out, device="cpu", threads=1), Local(places)).run()
+        assert all(run.state is State.DONE for run in found), [run.note for run in found]
         return time.perf_counter() - began
 
 
@@ -40,9 +41,9 @@ def run_seconds(ranks: int, epochs: int, batch: int, backbone: str) -> float:
             "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1",
         ] if ranks > 1 else []
         words = [*config.command().split()[1:], "--device", "cpu", "--threads", "1", "--out", out]
-        command = [sys.executable, *launch, "-m", "steadfast", *words]
+        command = [sys.executable, *launch, "-m", "holdfast", *words]
         subprocess.run(command, env={**os.environ, **HERE}, check=True, capture_output=True)
-        (run,) = sweep.survey([config], Path(out))
+        (run,) = survey([config], out)
         assert run.result is not None
         return float(run.result["seconds"])
 

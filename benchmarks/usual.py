@@ -7,8 +7,8 @@ import copy
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
-from steadfast.backbones import LeNet
-from steadfast.norms import BatchNorm2d
+from holdfast.backbones.networks import LeNet
+from holdfast.backbones.norms import BatchNorm2d
 
 
 class UsualLeNet(LeNet):

@@ -6,7 +6,7 @@
 import torch
 from sklearn.datasets import load_digits
 
-from steadfast import heads
+from holdfast import heads
 
 
 def learn(X: torch.Tensor, y: torch.Tensor, epochs: int = 30) -> torch.nn.Module:

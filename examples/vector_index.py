@@ -5,7 +5,7 @@ the model of that moment; the old ones stay as they are. At the end the latest m
 index that was rebuilt by the latest model. Four models: with the fixed head (simplex) and the usual one (expanding),
 each with and without holding remembered vectors in place (distill="features", as the default recipe does).
 
-    pip install 'steadfast[faiss,usearch]'
+    pip install 'holdfast[faiss,usearch]'
     python examples/vector_index.py
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from steadfast import IncrementalClassifier
+from holdfast import IncrementalClassifier
 
 BATCHES = (range(5), range(5, 7), range(7, 10))
 

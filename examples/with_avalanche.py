@@ -9,7 +9,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from steadfast import heads
+from holdfast import heads
 
 
 class Digits(torch.utils.data.Dataset):

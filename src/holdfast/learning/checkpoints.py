@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .compatibility import Galleries
+
 if TYPE_CHECKING:
     from .training import Trainer
 
@@ -30,7 +32,9 @@ def state(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for name in ("features", "directions"):
         values = getattr(at, name)
         tensors |= {f"at.{name}": torch.stack(values)} if values else {}
-    plain = {name: getattr(at, name) for name in POSITION}
+    galleries, searches = at.galleries.state()
+    tensors |= {f"gallery.{k}": v for k, v in galleries.items()}
+    plain = {name: getattr(at, name) for name in POSITION} | {"compatibility": searches}
     plain["rates"] = [group["lr"] for group in method.optimizer.param_groups]  # a method may change them
     return tensors, plain
 
@@ -51,6 +55,7 @@ def load(trainer: Trainer, tensors: dict[str, Tensor], plain: dict[str, Any]) ->
         group["lr"] = rate
     at.order, at.losses = (tensors[n].to(device) if n in tensors else None for n in ("at.order", "at.losses"))
     at.features, at.directions = (list(tensors[n]) if n in tensors else [] for n in ("at.features", "at.directions"))
+    at.galleries = Galleries.from_state(_part(tensors, "gallery."), plain["compatibility"])
     trainer.at = at
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import BadConfig, LossNotFinite, Stopped
 from . import checkpoints
+from .compatibility import Galleries
 from .learner import Learner
 from .method import Method
 from .metrics import evaluate
@@ -43,6 +44,7 @@ class Position:
     accuracies: list[list[float]] = field(default_factory=list)  # row i: after task i
     features: list[Tensor] = field(default_factory=list)  # after each task, (classes, dim) mean directions
     directions: list[Tensor] = field(default_factory=list)  # after each task, (classes, dim) the head's
+    galleries: Galleries = field(default_factory=Galleries)  # each model's gallery, searched by every later model
 
 
 def _check_slots(task: Task, stream: Stream) -> None:
@@ -166,6 +168,8 @@ class Trainer:
         at.accuracies.append(found.accuracies)
         at.features.append(found.directions)
         at.directions.append(head.directions(torch.arange(classes, device=self.learner.shift.device)).cpu())
+        if len(self.tasks) > 1:
+            at.galleries.add(self.learner, seen, classes)
         record = {"task": at.task + 1, "accuracies": found.accuracies}
         at.records.append(record)
         self.watcher.task(record)

@@ -15,7 +15,7 @@ from .. import data, files, hardware
 from ..data.own import check_same
 from ..errors import BadFile, NewerFile
 from ..hardware import Machine
-from ..learning import distributed, metrics
+from ..learning import compatibility, distributed, metrics
 from ..learning.streams import Stream
 from ..learning.training import Trainer, Watcher
 from . import environment
@@ -181,6 +181,7 @@ def summarise(
         "separation": metrics.separation(features, slots),
         "mean_head_drift": _mean_of_old(metrics.drift(directions, slots), slots),
         "alignment": metrics.alignment(features, slots, directions),
+        "compatibility": compatibility.summary(at.galleries.single, at.galleries.means),
         "labels": list(stream.labels),
         "parameters": sum(p.numel() for p in trainer.learner.parameters()),
         "memory_bytes": trainer.method.memory.bytes if trainer.method.memory is not None else 0,

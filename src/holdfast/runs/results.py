@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import BadFile
-from ..learning import metrics
+from ..learning import compatibility, metrics
 from ..methods import METHODS
 from .config import Config
 
@@ -61,6 +61,25 @@ def numbers(config: Config, result: dict[str, Any]) -> None:
                         *(("separation", each) for each in apart)]:
         if angle is not None and not _number(angle, 0, 180):
             raise BadFile(f"{name} is {angle!r}; it is an angle of 0 to 180 degrees.")
+    _check_compatibility(result.get("compatibility"), len(matrix))
+
+
+def _check_compatibility(found: Any, tasks: int) -> None:
+    """Raise BadFile unless this is None or two triangular matrices of percentages and their measures."""
+    if found is None:
+        return
+    try:
+        sound = all(
+            [len(row) for row in found[name]] == list(range(1, tasks + 1))
+            and all(_number(value, 0, 100) for row in found[name] for value in row)
+            for name in ("matrix", "means")
+        )
+        wanted = compatibility.summary(found["matrix"], found["means"]) if sound else None
+        sound = wanted is not None and all(_near(found[name], wanted[name]) for name in ("ac", "am", "bc", "fc"))
+    except (KeyError, TypeError) as error:
+        raise BadFile(f"compatibility is not whole: {error!r}.") from error
+    if not sound:
+        raise BadFile("compatibility does not follow from its matrix, which has one entry of 0 to 100 per pair.")
 
 
 def _check_matrix(config: Config, matrix: Any) -> None:

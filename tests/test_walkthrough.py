@@ -49,5 +49,5 @@ def test_the_commands_of_the_walk_through_run_too(tmp_path, monkeypatch):
     for command in commands:
         done = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])
         assert done.exit_code == 0, f"{command}: {done.output} {done.exception}"
-    assert np.load("vectors.npy").shape == (3, 999) and len(json.loads(Path("vectors.ids.json").read_text())) == 3
+    assert np.load("vectors.npy").shape == (3, 1728) and len(json.loads(Path("vectors.ids.json").read_text())) == 3
     assert Path("m/model.png").exists()

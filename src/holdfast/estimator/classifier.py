@@ -27,9 +27,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    backbone : the network. "auto" ("mlp" for vectors, "resnet20" for images), a name from
-        `holdfast.backbones.names()` or "timm:NAME" start untrained. For pretrained weights pass a `torch.nn.Module`;
-        it is copied.
+    backbone : the network. "auto" is none for vectors and "patches" for images: frozen features from patches of the
+        first batch (with method="replay": "mlp" and "resnet20"). A name from `holdfast.backbones.names()` or
+        "timm:NAME" is trained from random weights. For pretrained weights pass a `torch.nn.Module`; it is copied.
     head : the classifier. "simplex" is fixed and pre-allocated; "expanding" is the usual trainable one.
     slots : the largest number of classes over the model's life.
     memory : the number of samples kept in total. "solved" keeps at most 512 of them, only for calibration.
@@ -39,8 +39,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
     offline, cache : never download an embedder; keep its vectors on disk, so that no sample is embedded twice.
     method : "replay" trains the network and rehearses samples from memory. "solved" freezes the network and solves
         for the classifier in closed form from sums over the features: exact, in milliseconds, without forgetting.
-        "auto" is "solved" for vectors, unless a parameter of training was changed, and "replay" otherwise.
-        `method_` holds the choice.
+        "auto" is "solved", unless a network or a parameter of training is given. `method_` holds the choice.
     width, priors, keep_scatter : options of "solved". The number of random features (None: chosen from the data);
         "uniform" or "empirical" class priors; whether to keep d x d numbers per class, which makes `forget` exact.
     recipe : how "replay" uses its memory. "paper" is the published method; "strong" adds `balance` and `distill`.
@@ -179,6 +178,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         device = hardware.choose_device(self.device)
         build = solved.assemble if chosen.method == "solved" else assemble
         model = build(chosen, tuple(data.shape[1:]), mean, std, device=device)
+        if isinstance(model, SolvedModel):
+            model.begin(data)
         model.given = settings.given(self)
         model.embedder = self._open_embedder().fingerprint if self.embedder is not None else None
         return model

@@ -90,37 +90,38 @@ def read(clf: IncrementalClassifier, image: bool) -> Settings:
         held=min(CALIBRATION, given["memory"]),
     )
     return Settings(
-        backbone=backbone(clf, image), method=chosen, replay=replay, solved=solved,
+        backbone=backbone(clf, image, chosen), method=chosen, replay=replay, solved=solved,
         held_back=float(given["held_back"]), held_rows=held_rows,
         seed=_seed(given["random_state"]), **protocol,
     )
 
 
 def _method(given: dict[str, Any], image: bool) -> str:
-    """Return the method: vectors count as frozen features and are solved, unless a parameter of training is set."""
-    method = given["method"]
+    """Return the method: "auto" is "solved", unless a network or a parameter of training is given."""
+    method, own = given["method"], isinstance(given["backbone"], nn.Module)
     if method not in METHODS:
         raise BadConfig(f"method is {method!r}; choose one of {', '.join(METHODS)}.")
-    own = isinstance(given["backbone"], nn.Module)
     if method == "solved":
         if given["head"] not in FIXED:
             raise BadConfig(f"method is 'solved', which needs a fixed head, not {given['head']!r}: leave head out.")
-        if not own and (image or given["backbone"] != "auto"):
+        if not own and given["backbone"] != "auto":
             raise BadConfig(
                 f"method is 'solved', which learns on frozen features, but backbone is {given['backbone']!r}, an "
-                f"untrained network: pass a pretrained module as backbone, pass vectors, or choose method='replay'."
+                f"untrained network: leave backbone out, pass a pretrained module, or choose method='replay'."
             )
     if method != "auto":
         return method
     trained = own or any(given[name] != value for name, value in TRAINED.items())
-    return "replay" if image or trained else "solved"
+    return "replay" if trained else "solved"
 
 
-def backbone(clf: IncrementalClassifier, image: bool) -> str | nn.Module:
-    """Return the requested backbone; "auto" depends on the kind of input."""
+def backbone(clf: IncrementalClassifier, image: bool, method: str) -> str | nn.Module:
+    """Return the requested backbone; "auto" depends on the kind of input and on the method."""
     if not isinstance(clf.backbone, str):
         return clf.backbone
     if clf.backbone == "auto":
+        if method == "solved":
+            return "patches" if image else "none"
         return "resnet20" if image else "mlp"
     backbones.check(clf.backbone)
     return clf.backbone

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import backbones
-from ..errors import BadInput
+from .. import backbones, randomness
+from ..backbones.patches import PatchFeatures
+from ..errors import BadConfig, BadInput
 from ..learning.learner import FARTHEST
 from ..learning.training import Watcher
 from ..quantities import byte_size
@@ -21,6 +22,7 @@ from .settings import Settings
 from .stability import ClassStability, Stability, nearest_is_right
 
 PART = 500  # samples per pass through the backbone
+MOST_IMAGES = 2000  # images from which patch features are taken
 PER_CLASS = 10  # minimum of held samples per class to measure the recall of a search
 
 
@@ -39,8 +41,11 @@ class Frozen(nn.Module):
     def forward(self, data: Tensor) -> Tensor:
         if self.backbone is None:
             return data.float()
+        return self.backbone(self.normalise(data))
+
+    def normalise(self, data: Tensor) -> Tensor:
         x = (data.float() - self.shift) * self.scale
-        return self.backbone(x.clamp(-FARTHEST, FARTHEST) if len(self.shape) == 1 else x)
+        return x.clamp(-FARTHEST, FARTHEST) if len(self.shape) == 1 else x
 
 
 @dataclass
@@ -61,6 +66,13 @@ class SolvedModel:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.frozen.shape
+
+    def begin(self, data: Tensor) -> None:
+        """Take the filters of patch features from the first batch."""
+        if isinstance(self.frozen.backbone, PatchFeatures):
+            generator = randomness.generator(self.settings.seed, "patches", torch.device("cpu"))
+            some = data[torch.randperm(len(data), generator=generator)[:MOST_IMAGES]]
+            self.frozen.backbone.fit(self.frozen.normalise(some.to(self.device)), generator)
 
     def copy(self) -> SolvedModel:
         """Copy what learning changes; the frozen backbone is shared."""
@@ -84,6 +96,12 @@ class SolvedModel:
 
     def merge(self, other: SolvedModel) -> None:
         """Add what another model learned, exactly as if this one had learned it."""
+        for name, value in self.frozen.state_dict().items():
+            if not torch.equal(value, other.frozen.state_dict()[name]):
+                raise BadConfig(
+                    "The models have different features, which cannot be merged: patch features come from a model's "
+                    "first batch. Start both with the same embedder, or with the same module as backbone."
+                )
         names = list(other.labels.slots)
         slots = dict(zip(other.labels.slots.values(), self.labels.take(names)))
         self.solver.merge(other.solver.relabelled(slots))
@@ -193,9 +211,11 @@ def assemble(
     settings: Settings, shape: tuple[int, ...], mean: list[float], std: list[float], *, device: torch.device
 ) -> SolvedModel:
     """Build an untaught model."""
-    backbone = None
+    backbone: nn.Module | None = None
     if isinstance(settings.backbone, nn.Module):
         backbone = backbones.build(copy.deepcopy(settings.backbone), shape)
+    elif len(shape) == 3:
+        backbone = PatchFeatures(shape)
     frozen = Frozen(backbone, shape, mean, std).to(device).eval().requires_grad_(False)
     options = SolverOptions(**vars(settings.solved), seed=settings.seed)
     return SolvedModel(settings, frozen, Solver(options), Labels(settings.slots), device)

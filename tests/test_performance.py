@@ -279,3 +279,18 @@ def test_each_kind_of_block_is_compiled_once(monkeypatch: pytest.MonkeyPatch, na
     for _ in range(2):  # the second pass, of the copy, finds all of it compiled
         torch.testing.assert_close(compiled(copy.deepcopy(network), x), twin(x))
     assert counter.frame_count == kinds
+
+
+def test_an_mlp_run_takes_one_thread_and_restores_the_number(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        monkeypatch.setattr(hardware, "cores", lambda: 2)
+        watcher = Watcher(step=lambda samples: seen.append(torch.get_num_threads()))
+        config = Config("split-digits", backbone="mlp", epochs=1, memory=0, quick=True)
+        experiment.run(config, Machine(out=str(tmp_path)), watcher=watcher)
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -79,15 +81,28 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def use_threads(threads: int | None) -> None:
-    """Use this many CPU threads; with None, one per core that this process may use."""
+def use_threads(threads: int | None, enough: int | None = None) -> None:
+    """Use this many CPU threads; with None, one per core that this process may use, but no more than `enough`."""
     import torch
 
     if threads is not None:
         check_threads(threads)
         torch.set_num_threads(threads)
-    elif "OMP_NUM_THREADS" not in os.environ and cores() < torch.get_num_threads():
-        torch.set_num_threads(cores())  # PyTorch does not look at a container's CPU quota
+    elif "OMP_NUM_THREADS" not in os.environ:
+        most = min(cores(), enough or cores())  # PyTorch does not look at a container's CPU quota
+        torch.set_num_threads(min(most, torch.get_num_threads()))
+
+
+@contextmanager
+def own_threads() -> Iterator[None]:
+    """Restore the number of CPU threads afterwards."""
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def check_threads(threads: int) -> None:

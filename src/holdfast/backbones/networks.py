@@ -43,6 +43,8 @@ class LeNet(nn.Module):
 class MLP(nn.Module):
     """Two hidden layers with ReLU; flattens its input."""
 
+    threads = 1  # its steps are too small to share between threads (docs/speed.md)
+
     @dataclass(frozen=True)
     class Options(options.Options):
         hidden: int = options.option(400, "units per hidden layer, and number of features", at_least=1)

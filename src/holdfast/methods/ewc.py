@@ -16,8 +16,8 @@ from .penalty import MeasuredOptions, Penalty
 @dataclass(frozen=True)
 class EWCOptions(MeasuredOptions):
     importance: str = option(
-        "prediction", "class whose likelihood the Fisher information uses: the predicted one, the true label, or one "
-        "sampled from the model", choices=("prediction", "label", "sample"),
+        "prediction", "class in EWC's Fisher information: prediction (the model's own), label (the true one) or sample "
+        "(drawn from the model)", choices=("prediction", "label", "sample"),
     )
 
 

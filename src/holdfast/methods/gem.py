@@ -28,7 +28,7 @@ RIDGE = 1e-6  # added to the diagonal, relative to its mean, so that the problem
 @dataclass(frozen=True)
 class GEMOptions(MemoryOptions):
     margin: float = option(
-        0.5, "minimum of GEM's dual variables; above 0 a violating step turns further towards old tasks",
+        0.5, "how far a step that would raise an old task's loss is turned towards that task; 0 is just enough",
         at_least=0,
     )
     gem_replay: bool = option(False, "also train on the memory, half of each batch, as the reference code does")

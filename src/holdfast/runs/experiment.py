@@ -26,6 +26,7 @@ from .folder import Result, RunFolder, checkpoint_number
 UNFIT = (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError)  # loading a foreign checkpoint
 
 
+@hardware.own_threads()
 def run(
     config: Config,
     machine: Machine | None = None,
@@ -48,6 +49,7 @@ def run(
         device = distributed.device_of(hardware.choose_device(machine.device))
         stream = distributed.first(lambda: make_stream(config, machine.data))
         trainer = make_trainer(config, stream, device, watcher)
+        hardware.use_threads(machine.threads, enough=getattr(trainer.learner.backbone, "threads", None))
         if machine.compile:
             trainer.learner.compile_for(config.batch)
         return stream, trainer

@@ -32,7 +32,7 @@ def test_a_row_with_nan_is_named_when_learning_and_when_scoring():
         (np.zeros((2, 6)), [0], "one slot per sample"),
         (np.zeros((2, 6)), [0.5, 1.0], "whole numbers"),
         (np.zeros((2, 6)), [-1, 1], "-1 is negative"),
-        (np.full((2, 6), 1e200) * [[1], [-1]], [0, 99], "too large"),
+        (np.full((2, 6), 1e200) * [[1], [-1]], [0, 99], "typical size"),
     ],
 )
 def test_wrong_arrays_are_refused_and_leave_the_solver_as_it_was(features, slots, message):
@@ -42,6 +42,26 @@ def test_wrong_arrays_are_refused_and_leave_the_solver_as_it_was(features, slots
         solver.learn(features, np.asarray(slots))
     assert torch.equal(solver.sums.moments(), before)
     assert solver.slots.tolist() == [0, 7, 14, 21]
+
+
+@pytest.mark.parametrize("factor", [1e30, 1e7, 1e-7, 1e-30])
+def test_a_batch_of_another_scale_is_refused_and_changes_nothing(factor):
+    solver = learned()
+    before, (x, y) = solver.sums.moments(), problem(1)
+    with pytest.raises(BadInput, match=r"typical size of .* those learned so far .* embedder"):
+        solver.learn(x * factor, y)
+    assert torch.equal(solver.sums.moments(), before)
+
+
+@pytest.mark.parametrize("factor", [1e30, 1.0, 1e-30])
+def test_features_of_any_one_scale_give_the_same_answers(factor):
+    x, y = problem(0)
+    assert torch.equal(learned().predict(x), Solver(SolverOptions(width=0)).learn(x * factor, y).predict(x * factor))
+
+
+def test_zeros_may_follow_other_features():
+    x, _ = problem(0)
+    assert learned().learn(np.zeros((3, x.shape[1])), np.full(3, 7)).learned == len(x) + 3
 
 
 def test_questions_before_two_classes_are_refused():

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from ..errors import BadInput
 
+FOREIGN = 1e6  # ratio of typical sizes beyond which two batches cannot have the same features
+
 
 def as_features(values: Any, dim: int | None) -> Tensor:
     """Return finite float64 features, or say which row is wrong.  # (batch, dim)"""
@@ -34,3 +36,19 @@ def as_slots(values: Any, count: int) -> Tensor:
     if len(slots) and int(slots.min()) < 0:
         raise BadInput(f"slot {int(slots.min())} is negative; slots start at 0")
     return slots.to(torch.int64)
+
+
+def check_scale(data: Tensor, sums: Tensor, counts: Tensor, within: Tensor) -> None:
+    """Refuse a batch whose values are FOREIGN times as large, or as small, as those learned so far.
+
+    Such values drown the others in float64 sums. They usually come from another embedder or other units."""
+    n = float(counts.sum())
+    if n == 0 or not len(data):
+        return
+    square = float(within.diagonal().sum()) + float((sums.square().sum(1) / counts).sum())
+    known, new = (square / n / data.shape[1]) ** 0.5, float(data.square().mean().sqrt())
+    if known > 0 and new > 0 and not 1 / FOREIGN < new / known < FOREIGN:
+        raise BadInput(
+            f"these features have a typical size of {new:.3g}, those learned so far {known:.3g}; they come from "
+            f"another embedder or have other units: use the same for all batches, or begin a new model"
+        )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import BadInput
 from .calibration import FEWEST, Calibration, left_out_novelty, left_out_scores
-from .checks import as_features, as_slots
+from .checks import as_features, as_slots, check_scale
 from .gaussian import Novelty
 from .held import HeldSamples
 from .options import SolverOptions
@@ -74,6 +74,9 @@ class Solver:
         targets = as_slots(slots, len(data))
         if self._map is None and len(data):
             self.begin(data.shape[1])
+        if self._sums is not None:
+            dim = self.map.dim
+            check_scale(data, self.sums.sums[:, :dim], self.sums.counts, self.sums.within[:dim, :dim])
         for start in range(0, len(data), CHUNK):
             self._add(self.map(data[start : start + CHUNK]), targets[start : start + CHUNK])
             self.held.add(data[start : start + CHUNK], targets[start : start + CHUNK])

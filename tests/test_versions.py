@@ -110,6 +110,7 @@ def keep_and_die(clf: IncrementalClassifier, folder: Path, steps: int) -> bool:
     os._exit(0)
 
 
+@pytest.mark.slow
 def test_a_kill_before_any_step_of_keeping_leaves_the_old_or_the_new_model(tmp_path: Path) -> None:
     """Every call that changes the disk is a place to be killed; each is tried."""
     old, new, seen = taught("ab"), taught("abc"), set()

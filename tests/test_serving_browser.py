@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,7 +131,6 @@ def test_three_classes_are_taught_asked_refused_forgotten_and_survive(
             ask(browser, str(pictures / "cross-91.png"))
             assert overflow(browser) == []
             whole = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
-            import base64
             (shown / f"taught-{width}-{scheme}.png").write_bytes(base64.b64decode(whole["data"]))
         look(browser, server.address)
         forget = browser.find_element(By.CSS_SELECTOR, "#classes li[data-label=cross] button")

@@ -54,6 +54,7 @@ def serve(
     pixels: Annotated[int, typer.Option("--most-pixels", help="most pixels per request", min=1)] = 40_000_000,
     text: Annotated[int, typer.Option("--most-text", help="most characters per text", min=1)] = 10_000,
     seconds: Annotated[float, typer.Option("--seconds", help="time-out of a prediction", min=0.1)] = 60.0,
+    upload: Annotated[float, typer.Option("--upload-seconds", help="time for a body to arrive", min=0.1)] = 30.0,
 ) -> None:
     """Serve a model over HTTP: predictions while it learns, and a page to teach it by hand.
 
@@ -78,7 +79,8 @@ def serve(
         raise BadConfig(f"--host {host} can be reached by others: give a file with a token, --token FILE, or set "
                         f"{TOKEN}. Without one, only 127.0.0.1 is allowed.")
     hardware.use_threads(machine.threads)
-    limits = Limits(body=body, images=images, pixels=pixels, text=text, seconds=seconds)
+    limits = Limits(body=body, images=images, pixels=pixels, text=text, seconds=seconds,
+                    upload_seconds=upload)
     clf = opened(model, new, takes, embedder, parameters or [], offline, machine.device)
     clf.cache = False  # what is asked stays in memory
     kind = kind_of(clf, takes)

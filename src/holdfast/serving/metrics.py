@@ -15,7 +15,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        make = {"registry": self.registry}
+        make: dict[str, Any] = {"registry": self.registry}
         self.requests = Counter("holdfast_requests", "requests answered", ["method", "route", "status"], **make)
         self.latency = Histogram(
             "holdfast_request_seconds", "seconds until a request was answered", ["route"], buckets=BUCKETS, **make

@@ -188,7 +188,8 @@ def _as_given(clf: IncrementalClassifier, samples: Sequence[Any]) -> Any:
     lengths = {len(sample) for sample in samples}
     if len(lengths) > 1:
         raise BadInput(f"The vectors have {some(sorted(lengths))} numbers; give all of them the same length.")
-    return np.asarray(samples, dtype=np.float32)
+    with np.errstate(over="ignore"):  # a number beyond float32 becomes infinity, which is refused by its row
+        return np.asarray(samples, dtype=np.float32)
 
 
 def _blank(clf: IncrementalClassifier) -> Any:

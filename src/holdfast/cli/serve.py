@@ -101,7 +101,9 @@ def serve(
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that takes connections from now on; they wait until the server answers."""
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        made = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or each answer waits 40 ms for the client's system
+        return made
     except OSError as error:
         raise BadConfig(f"Cannot listen at {host}:{port}: {error.strerror}; choose another --port.") from error
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import filelock
 import numpy as np
 import torch.nn.functional as F
 import typer
@@ -18,17 +13,18 @@ from rich.table import Table
 
 from .. import files, hardware
 from ..data import folders, tables
-from ..errors import BadConfig, BadInput, RunLocked, Stopped
+from ..errors import BadConfig, BadInput, Stopped
 from ..hardware import Machine
 from ..signals import Stopping
 from . import samples
 from .model_progress import learning, look, read, say
 from .options import complaints, console, with_machine
+from .versions import BetterThan, NoWorseBy, keep_if_good
 
 if TYPE_CHECKING:
     from ..estimator import IncrementalClassifier
+    from ..estimator.gate import Gate
 
-MODEL_ROOM = 100_000_000  # bytes: rough size of a model and the one it replaces
 ModelArgument = Annotated[Path, typer.Argument(help="the model's folder", show_default=False)]
 ImagesArgument = Annotated[list[Path], typer.Argument(help="images, or folders of them", show_default=False)]
 
@@ -59,6 +55,8 @@ def learn(
                                                     "on, for measurements  (default: 0.1)")] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="passes over the images  (default: automatic)")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="random seed  (default: 0)")] = None,
+    better_than: BetterThan = None,
+    no_worse_by: NoWorseBy = None,
 ) -> None:
     """Learn classes from images, texts or vectors; later calls add new classes.
 
@@ -67,15 +65,21 @@ def learn(
     [dim]holdfast learn intents.csv --text question --label intent --model m/[/]
     [dim]holdfast learn vectors.npz --model m/[/]                      [dim]arrays `vectors` and `labels`[/]
     """
+    from ..estimator import versions
+    from ..estimator.gate import Gate
+
+    gate = Gate(better_than, no_worse_by)
     asked = {"backbone": backbone, "head": head, "slots": slots, "memory": memory, "image_size": size,
              "held_back": held_back, "epochs": epochs, "random_state": seed}
     asked = {name: value for name, value in asked.items() if value is not None}
     hardware.use_threads(machine.threads)
     if samples.are_rows(sources, text, embedder):
-        return _learn_rows(sources, model, text, label, embedder, offline, not no_cache, again, asked, machine)
+        return _learn_rows(sources, model, text, label, embedder, offline, not no_cache, again, asked, machine,
+                           gate)
     found = folders.classes(sources, besides=model)
-    with _locked(model), Stopping() as stopping:
+    with versions.locked(model), Stopping() as stopping:
         clf = _open_or_new(model, asked, machine.device)
+        before = getattr(clf, "model_", None)
         known = set() if again else {*found} & {*map(str, getattr(clf, "classes_", []))}
         if known:
             names = ", ".join(sorted(known))
@@ -97,7 +101,7 @@ def learn(
             left = f"the model in {model} is unchanged" if hasattr(clf, "model_") else "nothing was learned yet"
             say(f"Stopped; {left}.", complaints)
             raise typer.Exit(stopping.exit_code) from None
-        clf.save(model)
+        keep_if_good(clf, before, model, gate)
     learned = f"Learned {len(labels)} images of {len({*labels})} classes; {len(clf.classes_)} classes in {model}."
     say(learned)
     if (accuracy := clf.model_.history[-1]["accuracy"]) is not None:
@@ -108,9 +112,10 @@ def learn(
 
 def _learn_rows(
     sources: list[Path], model: Path, text: str | None, label: str | None, embedder: str | None, offline: bool,
-    cache: bool, again: bool, asked: dict[str, Any], machine: Machine,
+    cache: bool, again: bool, asked: dict[str, Any], machine: Machine, gate: Gate,
 ) -> None:
     """Learn texts, vectors, or images by an embedder."""
+    from ..estimator import versions
     from ..estimator.model_files import NAME
 
     begun = (model / NAME).exists()
@@ -118,12 +123,14 @@ def _learn_rows(
     rows = samples.read_rows(sources, text, label, embedder)
     if texts and not begun:
         embedder = samples.text_embedder(embedder, offline)
-    with _locked(model), Stopping() as stopping:
+    with versions.locked(model), Stopping() as stopping:
         clf = _open_or_new(model, asked if begun else asked | {"embedder": embedder}, machine.device, offline)
         if begun and embedder is not None:
             clf.embedder = embedder
         clf.cache = cache
+        before = getattr(clf, "model_", None)
         count = samples.learn_rows(clf, rows, again, model, stopping)
+        keep_if_good(clf, before, model, gate)
     took = f"{clf.model_.history[-1]['seconds']:.1f} s by the method {clf.method_}"
     say(f"Learned {count} samples in {took}; {len(clf.classes_)} classes in {model}.")
     say(clf.stability_.answer)
@@ -268,30 +275,3 @@ def _shape(clf: IncrementalClassifier) -> tuple[int, ...] | None:
     if shape is not None and len(shape) != 3:
         raise BadInput(f"This model learned from vectors of {shape[0]} numbers, not from images.")
     return shape
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time change a model; remove a new folder again if nothing was written to it."""
-    from ..estimator.model_files import NAME
-
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise files.cannot_write(folder, error) from error
-    files.check_room(folder, MODEL_ROOM)
-    lock = folder / ".lock"
-    try:
-        with filelock.FileLock(lock, timeout=0):
-            for path in folder.glob(f".{NAME}.*.part"):  # left by a killed process
-                path.unlink(missing_ok=True)
-            yield
-    except filelock.Timeout:
-        raise RunLocked(f"Another process is adding to {folder}; wait for it, or stop it.") from None
-    finally:
-        if made and {path.name for path in folder.iterdir()} <= {lock.name}:
-            with contextlib.suppress(OSError):
-                lock.unlink(missing_ok=True)
-                for path in made:
-                    path.rmdir()

@@ -117,7 +117,6 @@ def learn_rows(clf: IncrementalClassifier, rows: Rows, again: bool, model: Path,
     except Stopped:
         say(f"Stopped; the model in {model} is as it was.", complaints)
         raise typer.Exit(stopping.exit_code) from None
-    clf.save(model)
     return len(chosen)
 
 

@@ -13,6 +13,7 @@ The rules:
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -88,6 +89,14 @@ def opened(path: str | Path) -> Iterator[Image.Image]:
     """Open an image file of one of FORMATS; turn any error while it is read into a BadInput that names the file."""
     with _errors_as_bad_input(str(path)), Image.open(path, formats=formats()) as file:
         yield file
+
+
+def decoded(content: bytes, name: str, most: int) -> Image.Image:
+    """Decode the content of an image file of at most `most` pixels; raise BadInput that names it if that fails."""
+    with _errors_as_bad_input(name), Image.open(io.BytesIO(content), formats=formats()) as file:
+        if file.width * file.height > most:
+            raise ValueError(f"it has {file.width * file.height:,} pixels, and at most {most:,} are allowed.")
+        return _upright(file)
 
 
 @cache

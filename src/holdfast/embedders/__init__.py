@@ -5,6 +5,7 @@
 | `sentence-transformers:NAME_OR_FOLDER` | texts | `text` |
 | `timm:NAME`, or `timm:NAME@FILE.safetensors` | images | `timm` |
 | `onnx:FILE`, or `onnx:FILE?size=224&mean=0.5&std=0.5` | images or vectors | `onnx` |
+| `outlines:SIZE`, such as `outlines:32` | images | none |
 | any callable, any `torch.nn.Module` | whatever it takes | none |
 """
 
@@ -17,7 +18,7 @@ from .base import Embedder
 from .cache import Cache, Cached
 
 __all__ = ["KINDS", "Cache", "Cached", "Embedder", "open_embedder"]
-KINDS = ("sentence-transformers", "timm", "onnx")
+KINDS = ("sentence-transformers", "timm", "onnx", "outlines")
 
 
 def open_embedder(named: Any, *, offline: bool = False, device: str = "auto") -> Embedder:
@@ -41,6 +42,10 @@ def open_embedder(named: Any, *, offline: bool = False, device: str = "auto") ->
         from .photographs import Photographs
 
         return Photographs(rest, offline=offline, device=device)
+    if kind == "outlines":
+        from .outlines import Outlines
+
+        return Outlines(rest)
     from .graphs import Graph
 
     return Graph(rest)

@@ -32,8 +32,8 @@ NAME = "model.safetensors"
 PLAIN_TIMM = re.compile(r"timm:[A-Za-z0-9_.]+")  # no hub or folder prefix, so that a file cannot trigger a download
 
 
-def save(estimator: IncrementalClassifier, folder: Path) -> Path:
-    """Write the estimator's parameters and its model into `folder`; return the file's path."""
+def save(estimator: IncrementalClassifier, folder: Path, name: str = NAME) -> Path:
+    """Write the estimator's parameters and its model into a file of `folder`; return the file's path."""
     model = estimator.model_
     tensors, position = model.state()
     normalised = model.frozen if isinstance(model, SolvedModel) else model.learner
@@ -52,8 +52,8 @@ def save(estimator: IncrementalClassifier, folder: Path) -> Path:
         "features": getattr(estimator, "n_features_in_", None),
         "feature_names": [str(n) for n in getattr(estimator, "feature_names_in_", [])],
     }
-    files.write_tensors(folder / NAME, tensors, files.plain(state))
-    return folder / NAME
+    files.write_tensors(folder / name, tensors, files.plain(state))
+    return folder / name
 
 
 def load(

@@ -1,0 +1,121 @@
+"""The gate before a new model replaces the old one: both are measured on held-back samples.
+
+A trained model holds samples back and never trains on them. A solved model scores the samples that it keeps for
+calibration as if each had not been learned, which has a closed form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import BadConfig
+from ..solving.calibration import left_out_scores
+from . import versions
+from .model import Model
+from .solved import SolvedModel
+from .versions import Version
+
+if TYPE_CHECKING:
+    from .classifier import IncrementalClassifier
+
+FEWEST = 20  # held-back samples below which nothing is judged
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a new model must reach. Shares are 0..1; None asks for nothing."""
+
+    better_than: float | None = None  # accuracy on the held-back samples of all classes
+    no_worse_by: float | None = None  # loss of accuracy on the classes that were known before
+
+    def __post_init__(self) -> None:
+        for name, value in (("keep-if-better-than", self.better_than), ("no-worse-by", self.no_worse_by)):
+            if value is not None and not 0 <= value < 1:
+                raise BadConfig(f"{name} is {value}; it is a share of held-back samples, such as 0.9 or 0.02.")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate measured; `passed` says whether the new model may replace the old one."""
+
+    passed: bool
+    reason: str
+    accuracy: float | None = None  # of the new model, all classes
+    before: float | None = None  # of the old model, on its classes
+    after: float | None = None  # of the new model, on the same classes
+
+
+def admit(
+    gate: Gate, before: Model | SolvedModel | None, estimator: IncrementalClassifier, folder: Path
+) -> tuple[Version, Verdict]:
+    """Judge a newly taught estimator, then write it as the version in use, or aside if it was rejected."""
+    verdict = judge(gate, before, estimator.model_)
+    if verdict.accuracy is not None and estimator.model_.history:
+        estimator.model_.history[-1]["accuracy"] = 100 * verdict.accuracy
+    return versions.keep(estimator, folder, rejected=not verdict.passed), verdict
+
+
+def judge(gate: Gate, before: Model | SolvedModel | None, after: Model | SolvedModel) -> Verdict:
+    """Measure both models on held-back samples and decide."""
+    if gate.better_than is None and gate.no_worse_by is None:
+        return Verdict(True, "No gate was asked for.")
+    accuracy, count = held_accuracy(after)
+    if accuracy is None or count < FEWEST:
+        return Verdict(True, f"Not judged: there are {count} held-back samples, and {FEWEST} are needed.", accuracy)
+    if gate.better_than is not None and accuracy < gate.better_than:
+        return Verdict(
+            False, f"It is {accuracy:.1%} right on {count} held-back samples; {gate.better_than:.1%} was asked for.",
+            accuracy,
+        )
+    if gate.no_worse_by is None or before is None or not before.labels.slots:
+        return Verdict(True, f"It is {accuracy:.1%} right on {count} held-back samples.", accuracy)
+    then, seen = held_accuracy(before)
+    known = [slot for label, slot in after.labels.slots.items() if before.labels.slots.get(label) == slot]
+    now, again = held_accuracy(after, known)
+    if then is None or now is None or min(seen, again) < FEWEST:
+        return Verdict(True, f"Not judged: {min(seen, again)} held-back samples of the old classes, "
+                             f"and {FEWEST} are needed.", accuracy, then, now)
+    told = f"On the classes known before it is {now:.1%} right, the old model {then:.1%}"
+    if then - now > gate.no_worse_by + 1e-9:
+        return Verdict(False, f"{told}; a loss of {gate.no_worse_by:.1%} was allowed.", accuracy, then, now)
+    return Verdict(True, f"{told}.", accuracy, then, now)
+
+
+def held_accuracy(model: Model | SolvedModel, slots: list[int] | None = None) -> tuple[float | None, int]:
+    """Return the share of held-back samples (of these slots) that are right, and how many there are."""
+    if isinstance(model, SolvedModel):
+        truth, guess = _left_out(model)
+    else:
+        count = len(model.held)
+        truth = model.held.slots[:count].cpu()
+        every = torch.tensor(model.labels.slots_of_classes())
+        images = model.held.images[:count]
+        guess = every[model.logits(model.embed(images)).argmax(1).cpu()] if count else truth
+    if slots is not None:
+        mine = torch.isin(truth, torch.tensor(slots, dtype=truth.dtype))
+        truth, guess = truth[mine], guess[mine]
+    return (float((truth == guess).double().mean()) if len(truth) else None), len(truth)
+
+
+def _left_out(model: SolvedModel) -> tuple[Tensor, Tensor]:
+    """Return the true and the predicted slots of the samples kept for calibration, each as if not learned."""
+    solver, empty = model.solver, torch.zeros(0, dtype=torch.int64)
+    if len(model.labels.slots) < 2 or not len(solver.held.slots):
+        return empty, empty
+    solution, sums = solver._solved(), solver.sums
+    rows = sums.rows(solver.held.slots.tolist())
+    usable = sums.counts[rows] > 1
+    if not bool(usable.any()):
+        return empty, empty
+    rows, raw = rows[usable], solver.held.features[usable]
+    expanded = solver.map(raw, solution.size - solver.map.dim)
+    scores = left_out_scores(solution, sums, solver.options.priors, expanded, rows)  # columns are rows of the sums
+    slot_of_row = torch.zeros(len(sums.row_of), dtype=torch.int64)
+    for slot, row in sums.row_of.items():
+        slot_of_row[row] = slot
+    return solver.held.slots[usable], slot_of_row[scores.argmax(1)]

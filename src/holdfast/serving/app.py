@@ -1,0 +1,261 @@
+"""The routes of a served model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files as resources
+from pathlib import Path as File
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import FastAPI, Path, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi_offline import FastAPIOffline
+from starlette.background import BackgroundTask
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import FileResponse
+
+from .. import __version__
+from ..estimator import versions
+from ..estimator.model_files import NAME
+from . import schemas
+from .batching import Batcher
+from .decoding import Decoder
+from .describing import FORMS, describe, stability
+from .jobs import Job, Jobs
+from .limits import Guard, Limits
+from .metrics import Measured
+from .problems import PROBLEMS, Wrong, handle_errors, problem_of
+from .reading import Reader, parsed
+from .state import Answer, Keeper, Untaught
+
+Reject = Annotated[float | None, Query(gt=0, lt=1, description="share of known samples to refuse, such as 0.05; "
+                                       "the label is null where a sample is none of the classes")]
+
+
+def create_app(
+    keeper: Keeper, limits: Limits | None = None, *, token: str | None = None, host: str = "127.0.0.1",
+    origins: tuple[str, ...] = (),
+) -> FastAPI:
+    """Return the ASGI application that serves the keeper's model."""
+    limits = limits or Limits()
+    decoder, jobs = Decoder(), Jobs(limits.jobs)
+    reader = Reader(keeper.takes, limits, decoder)
+    batcher = Batcher(lambda samples: _counted(keeper, samples))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if keeper.takes == "images":
+            asyncio.get_running_loop().run_in_executor(None, decoder.start)
+        yield
+        await asyncio.get_running_loop().run_in_executor(None, jobs.close)
+        await batcher.close()
+        decoder.close()
+
+    app = FastAPIOffline(
+        title="holdfast", version=__version__, lifespan=lifespan, redoc_url=None, responses=PROBLEMS,
+        description="A model that learns new classes while it answers. Every answer names the number of its model.",
+    )
+    app.state.keeper, app.state.jobs = keeper, jobs
+    handle_errors(app, keeper.folder)
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> HTMLResponse:
+        return HTMLResponse(resources("holdfast.serving").joinpath("page.html").read_text(encoding="utf-8"))
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def favicon() -> Response:
+        return Response(status_code=204)
+
+    @app.get("/health", tags=["model"])
+    async def health() -> schemas.Health:
+        """Return whether the server can answer, and the number of its model."""
+        served = keeper.served
+        count = len(served.clf.classes_) if served.taught else 0
+        return schemas.Health(ready=True, model=served.number, classes=count)
+
+    @app.get("/model", tags=["model"])
+    async def model() -> schemas.Description:
+        """Describe the model: classes, slots, samples seen, version, stability, embedder."""
+        return describe(keeper, limits)
+
+    @app.get("/versions", tags=["model"])
+    def list_versions() -> schemas.Versions:
+        """List the versions that are kept."""
+        known = versions.history(keeper.folder) if (keeper.folder / NAME).exists() else []
+        rows = [schemas.VersionState(number=v.number, current=v.current, rejected=v.rejected, made=v.made,
+                                     classes=v.classes, batches=v.batches, accuracy=v.accuracy) for v in known]
+        return schemas.Versions(model=keeper.served.number, versions=rows)
+
+    @app.post("/predict", tags=["use"], openapi_extra=FORMS["samples"])
+    async def predict(
+        request: Request, reject: Reject = None, top: Annotated[int, Query(ge=1, le=1000)] = 5
+    ) -> schemas.Predictions:
+        """Say what the samples are. Send images as files of a form, texts or vectors as JSON."""
+        answers = await _within(batcher.ask(await reader.samples(request)), limits.seconds)
+        served, threshold = answers[0].served, None
+        if reject is not None:
+            threshold = await asyncio.get_running_loop().run_in_executor(None, served.threshold, reject)
+        found = [_prediction(answer, threshold, top) for answer in answers]
+        return schemas.Predictions(model=served.number, threshold=threshold, predictions=found)
+
+    @app.post("/embed", tags=["use"], openapi_extra=FORMS["samples"])
+    async def embed(
+        request: Request, unit: Annotated[bool, Query(description="vectors of length one")] = False
+    ) -> schemas.Vectors:
+        """Return the vectors of the samples, for a search index."""
+        answers = await _within(batcher.ask(await reader.samples(request)), limits.seconds)
+        vectors = np.stack([answer.vector for answer in answers]).astype(np.float64)
+        if unit:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-300)
+        return schemas.Vectors(model=answers[0].served.number, vectors=vectors.astype(np.float32).tolist())
+
+    @app.post("/teach", tags=["teach"], openapi_extra=FORMS["lesson"],
+              responses={202: {"model": schemas.JobState, "description": "accepted as a job"}})
+    async def teach(
+        request: Request,
+        busy: Annotated[Literal["wait", "refuse"], Query(description="what to do while another teaches")] = "wait",
+        job: Annotated[bool, Query(description="answer at once with a job to follow")] = False,
+    ) -> schemas.Taught:
+        """Teach samples of new or known classes. The answer comes when the new model is on disk and in use."""
+        samples, labels = await reader.lesson(request)
+        if all(isinstance(label, str) for label in labels) and keeper.takes == "images":
+            labels = [keeper.label(label) for label in labels]
+        made = jobs.submit(f"teaching {len(labels)} samples", lambda run: _teach(keeper, run, samples, labels),
+                           wait=busy == "wait")
+        if job:
+            return JSONResponse(_job_state(made, keeper).model_dump(), 202)  # type: ignore[return-value]
+        return await asyncio.wrap_future(made.future)
+
+    @app.get("/jobs/{key}", tags=["teach"])
+    async def job_state(key: str) -> schemas.JobState:
+        """Return a job's state, progress and result."""
+        return _job_state(_job(jobs, key), keeper)
+
+    @app.get("/jobs/{key}/events", tags=["teach"], response_class=StreamingResponse,
+             responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}})
+    async def job_events(key: str) -> StreamingResponse:
+        """Send the job's state as server-sent events, until it is over."""
+        job = _job(jobs, key)
+        return StreamingResponse(_events(job, keeper), media_type="text/event-stream")
+
+    @app.delete("/classes/{label:path}", tags=["teach"])
+    async def forget(label: Annotated[str, Path(description="the class to forget")]) -> schemas.Changed:
+        """Forget a class: delete its samples and free its slot."""
+        served = keeper.served
+        if not served.taught or label not in map(str, served.clf.classes_.tolist()):
+            raise Wrong(404, f"The model knows no class {label[:200]!r}.")
+        job = jobs.submit("forgetting a class", lambda run: keeper.forget(label), wait=True)
+        served = await asyncio.wrap_future(job.future)
+        return schemas.Changed(model=served.number, classes=len(served.clf.classes_))
+
+    @app.post("/rollback", tags=["teach"], openapi_extra=FORMS["back"])
+    async def rollback(request: Request) -> schemas.Changed:
+        """Serve an older version; without a number, the one before."""
+        content = await request.body()
+        number = parsed(schemas.Back, content).number if content else None
+        job = jobs.submit("going back to a version", lambda run: keeper.rollback(number), wait=True)
+        served = await asyncio.wrap_future(job.future)
+        return schemas.Changed(model=served.number, classes=len(served.clf.classes_))
+
+    @app.get("/export", tags=["model"], response_class=Response, responses={200: {
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}})
+    def export(form: Annotated[Literal["model", "onnx"], Query(alias="format")] = "model") -> Response:
+        """Return the model's file, or an ONNX graph from inputs (vectors, with an embedder) to probabilities."""
+        served = keeper.served
+        if not served.taught:
+            raise Untaught("The model knows no class yet: there is nothing to export.")
+        if form == "model":
+            return FileResponse(keeper.folder / NAME, filename=NAME, media_type="application/octet-stream")
+        folder = tempfile.TemporaryDirectory()
+        path = File(folder.name) / "model.onnx"
+        try:
+            keeper.export_onnx(path)
+        except BaseException:
+            folder.cleanup()
+            raise
+        return FileResponse(path, filename="model.onnx", media_type="application/octet-stream",
+                            background=BackgroundTask(folder.cleanup))
+
+    @app.get("/metrics", tags=["model"], response_class=Response,
+             responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
+    async def metrics() -> Response:
+        """Return metrics in Prometheus' text format."""
+        return Response(keeper.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    if origins:
+        app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"],
+                           allow_headers=["authorization", "content-type"])
+    app.add_middleware(Guard, limits=limits, token=token, host=host, origins=origins)
+    app.add_middleware(Measured, metrics=keeper.metrics)
+    return app
+
+
+def _counted(keeper: Keeper, samples: Any) -> list[Answer]:
+    found = keeper.served.answer(samples)
+    keeper.metrics.samples.inc(len(samples))
+    keeper.metrics.passes.inc()
+    return found
+
+
+async def _within(work: Any, seconds: float) -> Any:
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except asyncio.TimeoutError:
+        raise Wrong(504, f"There was no answer within {seconds:g} seconds; send fewer samples, or try later.") from None
+
+
+def _prediction(answer: Answer, threshold: float | None, top: int) -> schemas.Prediction:
+    order = np.argsort(-answer.chances, kind="stable")[:top].tolist()
+    best = [schemas.Chance(label=answer.labels[i], probability=float(answer.chances[i])) for i in order]
+    strange = threshold is not None and answer.novelty is not None and answer.novelty > threshold
+    return schemas.Prediction(label=None if strange else best[0].label, probability=best[0].probability,
+                              novelty=answer.novelty, best=best)
+
+
+def _teach(keeper: Keeper, job: Job, samples: Any, labels: list[Any]) -> schemas.Taught:
+    began = time.perf_counter()
+    job.progress(0, len(labels), "samples")
+    served, version, verdict = keeper.teach(samples, labels, job.progress)
+    return schemas.Taught(
+        model=served.number, accepted=verdict.passed, version=version, reason=verdict.reason, samples=len(labels),
+        classes=len(served.clf.classes_) if served.taught else 0, seconds=round(time.perf_counter() - began, 3),
+        stability=stability(served),
+    )
+
+
+def _job(jobs: Jobs, key: str) -> Job:
+    try:
+        return jobs[key]
+    except KeyError:
+        raise Wrong(404, "There is no such job; finished ones are forgotten after a while.") from None
+
+
+def _job_state(job: Job, keeper: Keeper) -> schemas.JobState:
+    result, error = None, None
+    if job.over:
+        problem = job.future.exception()
+        if problem is None:
+            result = job.future.result()
+        else:
+            error = problem_of(problem, keeper.folder)[1]
+    return schemas.JobState(id=job.id, what=job.what, state=job.state, done=job.done,  # type: ignore[arg-type]
+                            total=job.total, unit=job.unit, result=result, error=error)
+
+
+async def _events(job: Job, keeper: Keeper) -> AsyncIterator[str]:
+    last = None
+    while True:
+        over = job.over
+        state = _job_state(job, keeper).model_dump()
+        if state != last:
+            yield f"data: {json.dumps(state)}\n\n"
+            last = state
+        if over:
+            return
+        await asyncio.sleep(0.1)

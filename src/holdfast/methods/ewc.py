@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ class EWCOptions(MeasuredOptions):
         "prediction", "class whose likelihood the Fisher information uses: the predicted one, the true label, or one "
         "sampled from the model", choices=("prediction", "label", "sample"),
     )
+    fallbacks: ClassVar = {"strength": 100.0}
 
 
 class OnlineEWC(Penalty):

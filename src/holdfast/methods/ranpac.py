@@ -62,7 +62,7 @@ class RanPAC(Streaming):
 
     def expand(self, size: int) -> nn.Module:
         seed = int(torch.randint(2**31, (), generator=self.generator, device=self.generator.device))
-        return Projection(size, self.options.projections, seed).to(self.learner.shift.device)
+        return Projection(size, self.options.projections, seed).to(self.learner.shift)
 
     def place(self, head: Any) -> nn.Linear:
         width = self.options.projections
@@ -73,7 +73,7 @@ class RanPAC(Streaming):
             head.rows = layer = nn.Linear(width, head.slots)
         nn.init.zeros_(layer.weight)  # the layer's own initialisation would not come from the run's seed
         nn.init.zeros_(layer.bias)
-        return layer.to(self.learner.shift.device)
+        return layer.to(self.learner.shift)  # its device and dtype
 
     def solve(self) -> tuple[Tensor, Tensor]:
         sums = self.sums

@@ -51,7 +51,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {  # method: (what, file, t
          "log_answers(head, embedded, old), wanted"),
         ("temperature multiplies", "distillation.py", "head.outputs(embedded, slots) / temperature",
          "head.outputs(embedded, slots) * temperature"),
-        ("lambda is missing", "lwf.py", "self.options.old_weight * soft", "soft"),
+        ("lambda is missing", "lwf.py", "(self.options.old_weight or 0.0) * distance", "distance"),
         ("cross-entropy over all classes", "lwf.py", "head, new = self.learner.head, self.new_slots()",
          "head, new = self.learner.head, self.learner.head.seen"),
     ],

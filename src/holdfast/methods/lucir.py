@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -30,13 +30,17 @@ from .rehearsal import HerdingOptions, Rehearsal
 
 @dataclass(frozen=True)
 class LUCIROptions(HerdingOptions):
-    less_forget: float = option(5.0, "lucir's lambda_base: weight of the less-forget constraint", at_least=0)
+    less_forget: float | None = option(
+        None, "lucir's lambda_base: weight of the less-forget constraint  (default: the benchmark's, or else the "
+        "paper's for CIFAR-100, 5)", at_least=0,
+    )
     ranking_margin: float = option(0.5, "lucir's margin m between a sample's class and new classes", at_least=0)
     rivals: int = option(2, "lucir's K: new classes that each sample from memory is ranked against", at_least=1)
+    fallbacks: ClassVar = {"less_forget": 5.0}
 
 
 class LUCIR(Rehearsal):
-    """The paper's defaults for CIFAR-100. Not included: its optional balanced fine-tuning and imprinted weights."""
+    """Not included: the paper's optional balanced fine-tuning, and new rows imprinted from mean features."""
 
     Options = LUCIROptions
     options: LUCIROptions
@@ -57,7 +61,7 @@ class LUCIR(Rehearsal):
         if self.before is None:
             return loss
         embedded, fresh = head.embed(features), self.new_slots()
-        weight = self.options.less_forget * math.sqrt(len(self.before.head.seen) / len(fresh))
+        weight = (self.options.less_forget or 0.0) * math.sqrt(len(self.before.head.seen) / len(fresh))
         every = torch.ones_like(slots, dtype=torch.bool)
         loss = loss + weight * feature_distance(embedded, self.before.embed(images), every)
         return loss + self.ranking(embedded[new:], slots[new:], fresh) if new < len(slots) else loss

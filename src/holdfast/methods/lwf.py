@@ -9,6 +9,7 @@ the classes of the task, C_new, one over the classes before it, C_old.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,12 +22,16 @@ from .rehearsal import Distilling
 
 @dataclass(frozen=True)
 class LwFOptions(Options):
-    old_weight: float = option(1.0, "lwf's lambda: weight of the answers over the old classes", at_least=0)
+    old_weight: float | None = option(
+        None, "lwf's lambda: weight of the answers over the old classes  (default: the benchmark's, or else the "
+        "paper's, 1)", at_least=0,
+    )
     temperature: float = option(2.0, "temperature T of the softened answers", above=0)
+    fallbacks: ClassVar = {"old_weight": 1.0}
 
 
 class LwF(Distilling):
-    """The paper's defaults: lambda 1, T 2."""
+    """The teacher is the learner before the task; the first task has none."""
 
     Options = LwFOptions
     options: LwFOptions
@@ -39,6 +44,5 @@ class LwF(Distilling):
             return loss
         old, temperature = self.before.head.seen, self.options.temperature
         wanted = log_answers(self.before.head, self.before.embed(images), old, temperature)
-        return loss + self.options.old_weight * soft_cross_entropy(
-            log_answers(head, embedded, old, temperature), wanted
-        )
+        distance = soft_cross_entropy(log_answers(head, embedded, old, temperature), wanted)
+        return loss + (self.options.old_weight or 0.0) * distance

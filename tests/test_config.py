@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BadConfig, HoldfastError, UnknownName
+from holdfast.methods import METHODS
 from holdfast.paper import cells as paper
 from holdfast.runs.benchmarks import BENCHMARKS, Benchmark
 from holdfast.runs.config import Config

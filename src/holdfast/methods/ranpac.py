@@ -66,6 +66,7 @@ class RanPAC(Streaming):
 
     def place(self, head: Any) -> nn.Linear:
         width = self.options.projections
+        layer: nn.Linear
         if isinstance(head, FixedHead):
             head.junction = layer = ProjectedJunction(self.expansion, width, head.dim)
         else:

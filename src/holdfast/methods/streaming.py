@@ -31,7 +31,7 @@ class Streaming(Method):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        head = self.learner.head
+        head: Any = self.learner.head
         plain = type(head) is TrainableHead
         usable = isinstance(head, FixedHead) and (self.any_polytope or isinstance(head.polytope, Simplex))
         if not plain and not usable:

@@ -79,8 +79,8 @@ class Side:
     @property
     def turned(self) -> float | None:
         """Return how far old classes turned, in percent of the angle between classes: comparable between heads."""
-        values = [run.relative_drift for run in self.runs]
-        return fmean(values) if values and None not in values else None  # type: ignore[type-var]
+        known = [run.relative_drift for run in self.runs if run.relative_drift is not None]
+        return fmean(known) if len(known) == len(self.runs) else None
 
     @property
     def compatibility(self) -> float | None:
@@ -161,7 +161,7 @@ def _place(full: Config) -> tuple[str, str, str] | None:
     return (full.benchmark, full.method, head) if replace(wanted, epochs=full.epochs) == full else None
 
 
-def seconds_per_step(runs: Iterable[Record]) -> float | None:
+def seconds_per_step(runs: Sequence[Record]) -> float | None:
     """Return the mean training time of one step, or None if a record does not say its number of steps."""
-    times = [run.seconds / run.result["steps"] if run.result.get("steps") else None for run in runs]
-    return fmean(times) if times and None not in times else None  # type: ignore[type-var]
+    times = [run.seconds / run.result["steps"] for run in runs if run.result.get("steps")]
+    return fmean(times) if times and len(times) == len(runs) else None

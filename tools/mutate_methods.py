@@ -8,6 +8,7 @@ Each error replaces a piece of source text (a sign, a term, a temperature) in a 
 
 from __future__ import annotations
 
+import compileall
 import multiprocessing
 import os
 import shutil
@@ -16,7 +17,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import torch  # noqa: F401  imported once, before the processes fork
+
+import holdfast.report.page  # noqa: F401  imports PyTorch and the rest once, before the processes fork
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS = Path("src/holdfast/methods")
@@ -132,7 +134,9 @@ def caught(folder: Path, method: str, file: str, text: str, wrong: str) -> bool:
 
 
 def run_tests(folder: Path, words: list[str]) -> None:
-    """Run pytest on the copy, in a process that has imported PyTorch but nothing of holdfast."""
+    """Run pytest on the copy, in a process that has imported the libraries but nothing of holdfast."""
+    for name in [each for each in sys.modules if each.split(".")[0] == "holdfast"]:
+        del sys.modules[name]
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what pytest prints is not shown
     os.chdir(folder)
     sys.path[:0] = [str(folder / "src"), str(folder / "tests")]
@@ -149,6 +153,8 @@ def main() -> None:
         for part in ("src", "tests"):
             shutil.copytree(ROOT / part, Path(place) / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", place)
+        compileall.compile_dir(Path(place) / "src", quiet=1)
+        shutil.rmtree(Path(place) / METHODS / "__pycache__")  # the errors go here
         for method in wanted:
             for what, *change in ERRORS[method]:
                 found = caught(Path(place), method, *change)

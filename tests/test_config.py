@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BadConfig, HoldfastError, UnknownName
+from holdfast.methods import METHODS
 from holdfast.paper import cells as paper
 from holdfast.runs.benchmarks import BENCHMARKS, Benchmark
 from holdfast.runs.config import Config
@@ -143,7 +144,6 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"benchmark": "split-minst"}, r"'split-minst'.*Did you mean 'split-mnist'"),
     ({"strength": 3.0}, r"strength is 3.*'replay'.*has such an option.*ewc"),
     ({"method": "finetune", "memory": 100}, r"memory is 100.*'finetune'.*has such an option.*replay"),
-    ({"method": "ewc"}, r"ewc has no default strength on split-digits.*--strength"),
     ({"method": "gem", "margin": -1.0}, r"margin is -1.*0 or more"),
     ({"schedule": "soon"}, r"schedule is 'soon'.*5,8"),
     ({"schedule": "0,3"}, r"schedule is '0,3'.*5,8"),
@@ -154,6 +154,26 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"benchmark": 3}, r"benchmark is 3.*name"),
     ({"augment": len}, r"augment is a function.*register it under a name"),
 ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("benchmark", ["split-digits", "split-fashion-mnist", "tiny"])
+def test_no_method_needs_a_number_from_the_user(method: str, benchmark: str) -> None:
+    config = Config(benchmark, method=method)
+    full = config.resolved()
+    missing = [name for _, _, declares in full.owners() for name in declares.fallbacks if full.get(name) is None]
+    assert not missing
+    if benchmark == "split-digits":
+        assert not config.fallbacks()  # searched for, on a validation split
+    assert Config.from_json(full.to_json()).hash == full.hash
+
+
+def test_a_fallback_stands_in_only_where_neither_user_nor_benchmark_chose() -> None:
+    assert Config("tiny", method="ewc").fallbacks() == {"strength": 100.0}
+    assert Config("tiny", method="ewc").resolved().get("strength") == 100.0
+    assert Config("tiny", method="der++", alpha=0.2).fallbacks() == {"beta": 0.5}
+    assert Config("split-mnist", method="ewc").fallbacks() == {}
+    assert Config("split-mnist", method="ewc").resolved().get("strength") == 600
 
 
 @pytest.mark.parametrize(("values", "message"), IMPOSSIBLE, ids=[message for _, message in IMPOSSIBLE])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from holdfast import heads
 from holdfast.errors import BadConfig, UnknownName
 from holdfast.heads.base import Head
+from holdfast.heads.cosine import CosineHead
 from holdfast.heads.fixed import FixedHead
 from holdfast.heads.polytopes import Cube
 
@@ -32,6 +33,9 @@ def dense_logits(head: Head, features: Tensor) -> Tensor:
     if isinstance(head, FixedHead):
         embedded = features @ head.junction.weight.T + head.junction.bias
         return embedded @ head.polytope.vertices(dtype=torch.float64).T
+    if isinstance(head, CosineHead):
+        rows = head.rows.weight
+        return 5.0 * (features @ rows.T) / features.norm(dim=1)[:, None] / rows.norm(dim=1)
     return features @ head.rows.weight.T + head.rows.bias
 
 

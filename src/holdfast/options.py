@@ -7,11 +7,11 @@ values that `--search` may try, and the tables of options in the documentation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from .errors import BadConfig, hint
 
@@ -32,6 +32,8 @@ def option(
 @dataclass(frozen=True)
 class Options:
     """The base of every set of options. A value that cannot be is refused when the set is built."""
+
+    fallbacks: ClassVar[Mapping[str, Any]] = {}  # values of None where the benchmark has no default of its own
 
     def __post_init__(self) -> None:
         for each in declared(type(self)):

@@ -16,6 +16,7 @@ from ..hardware import Machine
 from ..learning import distributed
 from ..paper import ablation as beyond
 from ..paper import cells as paper
+from ..paper import rivals
 from ..runs.config import Config
 from ..signals import Stopping
 from ..sweeps import engines
@@ -35,14 +36,16 @@ WHAT = {
     "fig-features": "2-D features with a fixed polygon and with a trainable head",
     "questions": "the paper's open questions, such as: fixed head or negatives?",
     "beyond": "improvements of replay: each option alone, and the strong recipe (default: on split-mnist)",
+    "rivals": "every method with the simplex and with its native head (default: split-digits, 3 seeds; others 1 seed)",
     "all": "the tables, figures and questions of the paper",
 }
 FIGURE = "fig-features"  # its runs are in no table
 
 
-def configs_of(what: str, seeds: int, quick: bool, benchmarks: Sequence[str] = ()) -> list[Config]:
+def configs_of(what: str, seeds: int | None, quick: bool, benchmarks: Sequence[str] = ()) -> list[Config]:
     """Return every run that `what` needs: cheap benchmarks first, then by seed, so that every cell soon has a run."""
-    chosen: list[Config] = []
+    chosen: list[Config] = rivals.configs(1 if quick else seeds, benchmarks, quick=quick) if what == "rivals" else []
+    seeds = seeds or (1 if quick else paper.SEEDS)
     cells = {
         "table1": paper.cells("table1"),
         "table2": paper.cells("table2"),
@@ -50,6 +53,7 @@ def configs_of(what: str, seeds: int, quick: bool, benchmarks: Sequence[str] = (
         "fig-evolution": tuple(c for c in paper.cells("table1") if "+" in c.row),
         "questions": (),
         "beyond": (),
+        "rivals": (),
         "all": paper.cells(),
     }
     if what not in cells:
@@ -74,7 +78,8 @@ def reproduce(
     method: Annotated[list[str] | None, typer.Option("--method", help="only these: ewc, replay+simplex, ...")] = None,
     memory: Annotated[list[int] | None, typer.Option("--memory", help="only these memory sizes")] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help=f"runs per cell  (default: {paper.SEEDS}; with --quick 1)")
+        int | None,
+        typer.Option("--seeds", min=1, help=f"runs per cell  (default: {paper.SEEDS}; 3 for rivals; 1 with --quick)"),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="runs at once  (default: as many as cores allow; one on a GPU)")
@@ -98,7 +103,7 @@ def reproduce(
     [dim]holdfast reproduce all --dry-run[/]
     """
     given = {"--benchmark": benchmark, "--method": method, "--memory": memory}
-    seeds, machine = seeds or (1 if quick else paper.SEEDS), replace(machine, threads=threads)
+    machine = replace(machine, threads=threads)
     figure = partial(draw_features, machine, records, start, add, quick, dry_run)
     if what == FIGURE:
         if unused := [flag for flag, value in given.items() if value]:

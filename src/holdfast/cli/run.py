@@ -61,6 +61,12 @@ def one_run(config: Config, machine: Machine, resume: bool) -> None:
     full = config.resolved()
     folder = RunFolder(Path(machine.out) / full.name)
     console.print(f"[bold]{full.command()}[/]", highlight=False, soft_wrap=True)
+    for name, value in config.fallbacks().items():
+        console.print(
+            f"{name} is {value:g}, a fallback: nobody has searched for it on {full.benchmark}. To search on a "
+            f"validation split, add --search {name}={value / 10:g},{value:g},{value * 10:g}", highlight=False,
+            soft_wrap=True, markup=False,
+        )
     with Stopping() as stopping:
         try:
             with progress.live(console, full.phases(), full.epochs or 1, stopping.asked) as watcher:

@@ -24,6 +24,7 @@ HEADS: Registry[Any] = Registry(  # each entry is a function of (in_features, sl
                       "trainable, a row is added with each new class (the usual classifier)"),
         "preallocated": ("holdfast.heads.trainable:preallocated",
                          "trainable, all K rows take part from the start (the paper's Tables 2 and 3)"),
+        "cosine": ("holdfast.heads.cosine:cosine", "trainable, directions without length or bias (lucir's head)"),
     },
 )
 

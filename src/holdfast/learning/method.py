@@ -15,9 +15,9 @@ from .streams import Task
 class Method:
     """The base class of all methods. By itself it is fine-tuning: it learns each task and has no memory.
 
-    A method overrides what it changes: `loss` (a penalty), `observe` (the whole update), `begin_task` and `end_task`.
-    Everything it carries from step to step goes through `state` and `load`, so that a resumed run continues to the
-    same bits. Its hyperparameters are the fields of its `Options`.
+    A method overrides what it changes: `loss` (a penalty), `observe` (the whole update), `begin_task`, `end_task`, and
+    `predict` (the answer, if it is not the head's). Everything it carries from step to step goes through `state` and
+    `load`, so that a resumed run continues to the same bits. Its hyperparameters are the fields of its `Options`.
     """
 
     Options = options.Options
@@ -66,6 +66,15 @@ class Method:
 
     def end_task(self, task: Task) -> None:
         """Consolidate what was learned of the task."""
+
+    def predict(self, embedded: Tensor) -> Tensor:
+        """Return the slot of each embedded sample, (batch,), from (batch, dim); by default the head's answer."""
+        return self.learner.head.nearest(embedded)
+
+    def kept_bytes(self) -> int:
+        """Return the bytes that the method keeps from task to task, besides the learner: its memory and its state."""
+        rest = (v.numel() * v.element_size() for k, v in self.state().items() if not k.startswith("memory."))
+        return sum(rest) + (0 if self.memory is None else self.memory.bytes)
 
     def state(self) -> dict[str, Tensor]:
         """Return everything the method carries besides the learner and the optimizer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from .learner import Learner
 from .streams import Samples, Task
 
+Predict = Callable[[Tensor], Tensor]
 Matrix = Sequence[Sequence[float]]  # row i: a[i][j], the accuracy on task j after learning task i, j <= i
 
 
@@ -57,24 +58,29 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(learner: Learner, tasks: Sequence[Task], classes: int, *, batch: int = 500) -> Evaluation:
-    """Return the accuracy on each test set, and the mean direction of each class."""
+def evaluate(
+    learner: Learner, tasks: Sequence[Task], classes: int, *, batch: int = 500, predict: Predict | None = None
+) -> Evaluation:
+    """Return the accuracy on each test set, and the mean direction of each class.
+
+    `predict` maps embedded samples (batch, dim) to slots (batch,); by default it is the head's answer."""
+    predict = predict or learner.head.nearest
     training = learner.training
     learner.eval()
     device = learner.shift.device
     sums = torch.zeros(classes, learner.head.dim, dtype=torch.float32, device=device)
-    correct = [_pass(learner, task.test, sums, batch) for task in tasks]
+    correct = [_pass(learner, task.test, sums, batch, predict) for task in tasks]
     learner.train(training)
     accuracies = [100 * float(c) / len(t.test) if len(t.test) else math.nan for c, t in zip(correct, tasks)]
     return Evaluation(accuracies, F.normalize(sums, dim=1).cpu())
 
 
-def _pass(learner: Learner, samples: Samples, sums: Tensor, batch: int) -> Tensor:
+def _pass(learner: Learner, samples: Samples, sums: Tensor, batch: int, predict: Predict) -> Tensor:
     correct = torch.zeros((), dtype=torch.long, device=sums.device)
     for chosen in torch.arange(len(samples), device=sums.device).split(batch):
         images, slots = samples.batch(chosen)
         embedded = learner.embed(images)
-        correct += (learner.head.nearest(embedded) == slots).sum()
+        correct += (predict(embedded) == slots).sum()
         sums.index_add_(0, slots, F.normalize(embedded.float(), dim=1))
     return correct
 

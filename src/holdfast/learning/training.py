@@ -164,7 +164,7 @@ class Trainer:
     def _evaluate(self, task: Task) -> None:
         at, head, classes = self.at, self.learner.head, len(self.stream.labels)
         seen = self.stream.tasks if self.method.joint else self.stream.tasks[: at.task + 1]
-        found = evaluate(self.learner, seen, classes)
+        found = evaluate(self.learner, seen, classes, predict=self.method.predict)
         at.accuracies.append(found.accuracies)
         at.features.append(found.directions)
         at.directions.append(head.directions(torch.arange(classes, device=self.learner.shift.device)).cpu())

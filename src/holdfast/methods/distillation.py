@@ -1,6 +1,6 @@
-"""Additions to replay that make up the strong recipe: balanced softmax and distillation.
+"""The terms of losses that several methods share: balanced softmax, distillation, softmax over some slots.
 
-Each is an option of `replay`, off in the paper's recipe, and one function.
+The strong recipe of `replay` has the first two as options.
 """
 
 from __future__ import annotations
@@ -52,6 +52,16 @@ def feature_distance(embedded: Tensor, before: Tensor, taught: Tensor) -> Tensor
 
     The mean is over the samples that had been `taught` by then, (batch,); it is 0 if there is none."""
     return ((1 - F.cosine_similarity(embedded, before)) * taught).sum() / taught.sum().clamp(min=1)
+
+
+def log_answers(head: Head, embedded: Tensor, slots: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return log softmax(z / T) over these slots alone, (batch, slots)."""
+    return F.log_softmax(head.outputs(embedded, slots) / temperature, dim=1)
+
+
+def soft_cross_entropy(answers: Tensor, wanted: Tensor) -> Tensor:
+    """Return the mean over samples of - sum_k p'_k log p_k, from log p and log p', (batch, slots) each."""
+    return -(wanted.exp() * answers).sum(1).mean()
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ class EWCOptions(MeasuredOptions):
         "prediction", "class in EWC's Fisher information: prediction (the model's own), label (the true one) or sample "
         "(drawn from the model)", choices=("prediction", "label", "sample"),
     )
+    fallbacks: ClassVar = {"strength": 100.0}
 
 
 class OnlineEWC(Penalty):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..errors import BadConfig
 from ..learning.method import Method
 from ..learning.streams import Task
 from ..options import Options, option
@@ -17,14 +16,11 @@ from .importance import CHUNK, Fold, Slope, mean_gradients
 
 @dataclass(frozen=True)
 class PenaltyOptions(Options):
-    strength: float | None = option(None, "weight of the penalty  (default: the benchmark's)", at_least=0)
-
-    def check_with(self, run: Any) -> None:
-        if self.strength is None:
-            raise BadConfig(
-                f"{run.method} has no default strength on {run.benchmark}; give --strength, or look for one with "
-                f"--search strength=1,10,100 (it uses a validation split)."
-            )
+    strength: float | None = option(
+        None, "weight of the penalty  (default: the benchmark's, or else a value that nobody has searched for: 100 for "
+        "ewc and online-ewc, 1 for si and mas)", at_least=0,
+    )
+    fallbacks: ClassVar = {"strength": 1.0}
 
 
 @dataclass(frozen=True)

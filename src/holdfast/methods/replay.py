@@ -11,19 +11,16 @@ from torch import Tensor
 from ..errors import BadConfig
 from ..heads.polytopes import MOST_LOGITS
 from ..learning.augment import AUGMENTATIONS
-from ..learning.learner import Learner
-from ..learning.memory import Memory, MemoryOptions
-from ..learning.method import Method
 from ..learning.streams import Task
 from ..options import option
 from . import distillation
+from .rehearsal import Rehearsal, RehearsalOptions
 
 
 @dataclass(frozen=True)
-class ReplayOptions(MemoryOptions):
+class ReplayOptions(RehearsalOptions):
     """The options of replay: the choice of samples for the memory, and their use."""
 
-    memory_batch: int | None = option(None, "samples of each batch that come from memory  (default: half)", at_least=1)
     balance: bool = option(False, "balanced softmax: add the log of each class's count in the batch to its logit")
     absent_count: float = option(
         1.0, "with balance: pseudo-count for classes absent from the batch", above=0, at_most=1
@@ -51,19 +48,13 @@ class ReplayOptions(MemoryOptions):
         """Return equivalent settings in one form, so that they have the same hash."""
         usual = distillation.WEIGHTS.get(self.distill)
         return replace(
-            self,
-            memory_batch=None if self.memory_batch == run.batch // 2 else self.memory_batch,
+            super().canonical(run),
             policy="task" if self.store == "during" and self.policy == "reservoir" else self.policy,
             distill_weight=None if self.distill_weight == usual else self.distill_weight,
         )
 
     def check_with(self, run: Any) -> None:
         super().check_with(run)
-        if self.memory_batch is not None and self.memory_batch >= run.batch:
-            raise BadConfig(
-                f"memory_batch is {self.memory_batch}, but a batch has {run.batch} samples in all: "
-                f"lower memory_batch, or raise batch."
-            )
         if self.store == "during" and self.policy not in ("task", "reservoir"):
             raise BadConfig(f"store is 'during', which always uses a reservoir; leave out policy {self.policy!r}.")
         for name in ("memory_batch", "augment_memory", "distill", "distill_weight", "store"):
@@ -83,7 +74,7 @@ class ReplayOptions(MemoryOptions):
             )
 
 
-class Replay(Method):
+class Replay(Rehearsal):
     """B is half a batch of the task, B_M half a batch from memory. In the first task the whole batch is new.
 
     The paper uses only the options `memory` and `policy`.
@@ -93,40 +84,12 @@ class Replay(Method):
     head = "simplex"
     options: ReplayOptions
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        shape, device = self.learner.shape, self.learner.shift.device
-        self.memory: Memory = Memory(self.options.memory or 0, shape, self.options.policy, device)
-        self.augment_memory = AUGMENTATIONS[self.options.augment_memory]
-        self.recalls = False  # True if this task's batches contain samples from memory
-        self.recalled: Tensor | None = None  # (b,) the rows of these samples in the memory
-        self.before: Learner | None = None  # the learner as it was before this task, to distil features from
-        self.task, self.unseen = 0, 0  # for store="during": the task's index, its samples not yet offered
-
-    def new_per_batch(self) -> int:
-        return self.batch - self.memory_batch() if self.recalls else self.batch
-
-    def memory_batch(self) -> int:
-        """Return the number of samples per batch from memory, by default half."""
-        return self.options.memory_batch or self.batch // 2
+    def stores_during(self) -> bool:
+        return self.options.store == "during"
 
     def begin_task(self, task: Task) -> None:
-        self.recalls = len(self.memory) > 0
-        self.task, self.unseen = task.index, len(task.train)
-        if self.options.distill == "features" and self.recalls:
-            self.before = distillation.frozen(self.learner)
+        self.distils = self.options.distill == "features" and len(self.memory) > 0
         super().begin_task(task)
-
-    def observe(self, images: Tensor, slots: Tensor) -> Tensor:
-        new = (images, slots)
-        if self.recalls:
-            rows = self.recalled = self.memory.sample(self.memory_batch(), self.generator)
-            images = torch.cat([images, self.augment_memory(self.memory.images[rows], self.generator)])
-            slots = torch.cat([slots, self.memory.slots[rows]])
-        loss = super().observe(images, slots)
-        if self.options.store == "during" and self.unseen:
-            self.offer(*new)
-        return loss
 
     def loss(self, images: Tensor, slots: Tensor) -> Tensor:
         """Return the cross-entropy, with a balanced softmax if set, plus the distillation."""
@@ -136,13 +99,13 @@ class Replay(Method):
         loss = head.loss(features, slots, prior=prior)
         if self.options.distill == "none" or self.recalled is None:
             return loss
-        old = len(slots) - len(self.recalled)  # the samples from memory start here
-        embedded = head.embed(features[old:])
+        new = self.new_in(slots)
+        embedded = head.embed(features[new:])
         if self.options.distill == "logits":
             distance = distillation.logit_distance(head, embedded, self.memory.notes["logits"][self.recalled])
         else:
             assert self.before is not None
-            before = self.before.embed(images[old:])
+            before = self.before.embed(images[new:])
             distance = distillation.feature_distance(embedded, before, self.taught(self.recalled))
         return loss + self.options.weight * distance
 
@@ -152,38 +115,6 @@ class Replay(Method):
             return torch.ones_like(rows, dtype=torch.bool)
         return self.memory.tasks[rows] < self.task
 
-    def offer(self, images: Tensor, slots: Tensor) -> None:
-        """Offer a batch to the reservoir; each sample of the task is offered once, in the first epoch."""
-        images, slots = images[: self.unseen], slots[: self.unseen]
-        self.unseen -= len(images)
-        _, rows = self.memory.insert(images, slots, self.task, self.generator)
-        self.annotate(rows)
-
-    def end_task(self, task: Task) -> None:
-        if self.options.store == "after":
-            self.memory.remember(task, self.generator, self.learner.embed_frozen)
-            self.annotate(self.memory.of_task(task.index))
-        self.recalled = self.before = None
-
     def annotate(self, rows: Tensor) -> None:
-        """Store the logits of samples that have just entered the memory."""
-        if self.options.distill == "logits" and len(rows):
-            embedded = distillation.in_chunks(self.learner.embed_frozen, self.memory.images[rows])
-            self.memory.note("logits", rows, distillation.dark_logits(self.learner.head, embedded).detach())
-
-    def state(self) -> dict[str, Tensor]:
-        state = super().state()
-        if self.before is not None:
-            state |= {f"before.{k}": v for k, v in self.before.state_dict().items()}
-        if self.options.store == "during":
-            state["here"] = torch.tensor([self.recalls, self.task, self.unseen])
-        return state
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        super().load(state)
-        self.recalls = len(self.memory) > 0
-        if "here" in state:
-            self.recalls, self.task, self.unseen = state["here"].tolist()
-        if before := {k.removeprefix("before."): v for k, v in state.items() if k.startswith("before.")}:
-            self.before = distillation.frozen(self.learner)
-            self.before.load_state_dict(before)
+        if self.options.distill == "logits":
+            self.annotate_logits(rows)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..paper.ablation import HEADS, PUBLISHED, title
 from ..quantities import signed
+from . import rivals
 from .tables import Entry, Part
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def markdown(report: Report) -> str:
             for part in table.parts:
                 lines += [f"### {part.caption}{mark}", "", *_markdown_part(part), ""]
         lines += [*_markdown_claims(chapter, mark), *_markdown_questions(chapter, mark), *_markdown_ablation(chapter)]
-        lines += [*_markdown_others(chapter, mark), *_markdown_runs(chapter, mark)]
+        lines += [*_markdown_rivals(chapter, mark), *_markdown_others(chapter, mark), *_markdown_runs(chapter, mark)]
     if report.found.left_out:
         lines += ["## Records that did not count", ""]
         lines += [f"- {_cell(each.name)}: {_cell(each.reason)}" for each in report.found.left_out] + [""]
@@ -115,6 +116,13 @@ def _markdown_ablation(chapter: Chapter) -> list[str]:
     said = "Same network, epochs, memory and stream; in brackets the number of seeds."
     mark = f" ({chapter.edition.mark})" if chapter.edition.mark else ""
     return [f"## Beyond the paper{mark}", "", said, "", *ablation_table(chapter), ""]
+
+
+def _markdown_rivals(chapter: Chapter, mark: str) -> list[str]:
+    if not chapter.rivals:
+        return []
+    return [f"## The rivals, with the simplex and with their native head{mark}", "", rivals.EXPLAINED, "",
+            *rivals.markdown(chapter.rivals), ""]
 
 
 def ablation_table(chapter: Chapter) -> list[str]:

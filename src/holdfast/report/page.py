@@ -11,6 +11,7 @@ import jinja2
 
 from .. import __version__, files
 from ..paper import ablation as beyond
+from ..paper import rivals
 from ..paper.claims import Claim, claims
 from ..paper.editions import Edition, editions
 from ..paper.feature_plots import feature_picture
@@ -20,6 +21,7 @@ from ..quantities import duration, signed
 from ..runs import records
 from ..runs.records import Record, Records
 from . import exports, figures
+from . import rivals as rival_table
 from .others import Group, describe, others
 from .tables import Table, Tally, tables, tally
 
@@ -43,6 +45,7 @@ class Chapter:
     questions: list[Question]
     pictures: list[Picture]
     ablation: list[dict[str, Any]]  # rows of `paper.ablation`
+    rivals: list[rivals.Row]  # every method with both heads
     others: dict[str, list[Group]]  # runs that are not in the paper's tables, by benchmark
 
     @property
@@ -71,7 +74,8 @@ def build(found: Records, tell: Tell = lambda text: None) -> Report:
         made = tables(edition)
         ablation = beyond.rows(run.result for run in edition.runs)
         chapters.append(Chapter(
-            edition, made, tally(made), claims(edition), questions(edition), pictures, ablation, others(edition)
+            edition, made, tally(made), claims(edition), questions(edition), pictures, ablation,
+            rivals.rows(edition.runs), others(edition),
         ))
     tell("drawing the features")
     drawn = [feature_picture(record, f"features-{index}") for index, record in enumerate(found.features)]
@@ -104,7 +108,7 @@ def page(report: Report) -> str:
     environment.filters |= {"signed": signed, "duration": duration, "slug": slug}
     return environment.get_template("report.html").render(
         report=report, version=__version__, first_steps=FIRST_STEPS, group_title=group_title, heads=beyond.HEADS,
-        variant_title=beyond.title,
+        variant_title=beyond.title, rival_table=rival_table,
     )
 
 

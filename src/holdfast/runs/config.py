@@ -137,6 +137,14 @@ class Config:
             ("backbone", backbone, backbones.options(backbone)),
         ]
 
+    def fallbacks(self) -> dict[str, Any]:
+        """Return the options that neither the user nor the benchmark chose, and the values that stand in for them."""
+        given = self.options
+        return {
+            name: value for _, owner, declares in self.owners() for name, value in declares.fallbacks.items()
+            if given.get(name) is None and self.protocol.default(owner, name) is None
+        }
+
     def options_of(self, kind: str) -> Any:
         """Return the options of the `method`, the `head` or the `backbone` as their own dataclass."""
         full = self.resolved()
@@ -256,7 +264,10 @@ def _complete(config: Config, full: Config, owner: str, declares: type[Options])
         if each.name in {field.name for field in PROTOCOL}:
             raise BadConfig(f"{owner!r} declares the option {each.name!r}, a field of every run: rename the option.")
         value = given.get(each.name, each.default)
-        values[each.name] = full.protocol.default(owner, each.name) if value is None else value
+        if value is None:
+            usual = full.protocol.default(owner, each.name)
+            value = declares.fallbacks.get(each.name) if usual is None else usual
+        values[each.name] = value
     return declares(**values).canonical(full)
 
 

@@ -187,6 +187,8 @@ def summarise(
         "labels": list(stream.labels),
         "parameters": sum(p.numel() for p in trainer.learner.parameters()),
         "memory_bytes": trainer.method.memory.bytes if trainer.method.memory is not None else 0,
+        "kept_bytes": trainer.method.kept_bytes(),
+        "steps": sum(record["steps"] for record in epochs),
         **({"data": stream.fingerprint} if stream.fingerprint else {}),
         "seconds": round(sum(record["seconds"] for record in epochs), 3),
         "environment": environments[-1] if environments else {},

@@ -1,0 +1,68 @@
+"""The table of all methods, each with the simplex and with its native head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from ..paper.rivals import Row, Side
+from ..quantities import byte_size, number, signed
+
+EXPLAINED = (
+    "Each column has the simplex first, then the method's native head. Accuracy: final average accuracy in percent, "
+    "mean ± standard deviation (ddof 0) over seeds. Turned: how far the mean features of old classes turned since they "
+    "were learned, in percent of the angle between classes. Kept: bytes kept from task to task besides the network. "
+    "Time: training time per step, relative to replay with the same kind of head; streaming methods work in their "
+    "first epoch only, and the mean is over all epochs."
+)
+NONE = "–"
+
+
+def _shown(value: float | None, form: Callable[[float], str]) -> str:
+    return NONE if value is None else form(value)
+
+
+COLUMNS: dict[str, Callable[[Side], str]] = {
+    "accuracy": lambda side: number(side.accuracy, side.std),
+    "forgetting": lambda side: _shown(side.forgetting, "{:.1f}".format),
+    "turned": lambda side: _shown(side.turned, "{:.0f} %".format),
+    "compatibility": lambda side: _shown(side.compatibility, "{:.3g}".format),
+    "kept": lambda side: _shown(side.kept, byte_size),
+    "time": lambda side: _shown(side.time, "{:.2f}".format),
+}
+
+
+def columns(rows: Sequence[Row]) -> dict[str, Callable[[Side], str]]:
+    """Return the table's columns; that of compatibility only if a record has it."""
+    known = any(side is not None and side.compatibility is not None for row in rows for side in row.sides)
+    return {name: shown for name, shown in COLUMNS.items() if known or name != "compatibility"}
+
+
+def benchmarks(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Return the rows of each benchmark."""
+    return [(name, list(some)) for name, some in groupby(rows, lambda row: row.benchmark)]
+
+
+def cells(row: Row, shown: dict[str, Callable[[Side], str]]) -> list[str]:
+    """Return one row's texts: two per column, then the difference in accuracy and the numbers of seeds."""
+    texts = [NONE if side is None else show(side) for show in shown.values() for side in row.sides]
+    seeds = "/".join(str(len(side.runs)) for side in row.sides if side is not None)
+    return [*texts, _shown(row.gain, signed), seeds]
+
+
+def native(row: Row) -> str:
+    """Return the name of the method's native head."""
+    return row.native.head if row.native is not None else NONE
+
+
+def markdown(rows: Sequence[Row]) -> list[str]:
+    """Return the table's lines, one block per benchmark."""
+    lines: list[str] = []
+    for name, some in benchmarks(rows):
+        shown = columns(some)
+        heads = [text for each in shown for text in (f"{each}, simplex", f"{each}, native")]
+        titles = ["family", "method", "native head", *heads, "simplex − native", "seeds"]
+        lines += [f"{name}:", "", f"| {' | '.join(titles)} |", "|---|---|---|" + "--:|" * (len(titles) - 3)]
+        lines += [f"| {' | '.join([row.family, row.method, native(row), *cells(row, shown)])} |" for row in some]
+        lines.append("")
+    return lines[:-1]

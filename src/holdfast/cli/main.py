@@ -20,7 +20,7 @@ COMMANDS = {  # name: module, function, help
     "predict": ("models", "predict", "Say what some samples are."),
     "evaluate": ("evaluate", "evaluate", "Measure a model on labelled samples that it has not seen."),
     "embed": ("models", "embed", "Write the vectors of some images to a file."),
-    "inspect": ("models", "inspect", "Show a model: its classes, memory, and how stable each class has been."),
+    "inspect": ("inspecting", "inspect", "Show a model: its classes, what it confuses, and doubtful samples."),
     "history": ("versions", "history", "List the versions of a model that are kept."),
     "rollback": ("versions", "rollback", "Use an older version of a model again."),
     "serve": ("serve", "serve", "Serve a model over HTTP, with a page to teach it by hand."),

@@ -217,31 +217,6 @@ def embed(
     say(written)
 
 
-def inspect(
-    model: ModelArgument,
-    picture: Annotated[Path | None, typer.Option("--picture", help="plot file  (default: MODEL/model.png)")] = None,
-) -> None:
-    """Show a model's classes, slots, memory and the stability of each class, and plot the stability."""
-    from ..estimator import IncrementalClassifier
-    from ..estimator.model_plots import draw
-
-    clf = IncrementalClassifier.load(model, device="cpu")
-    inner, report = clf.model_, {c.label: c for c in clf.stability_.classes}
-    learned = "learned" if clf.method_ == "solved" else "remembered"
-    table = Table("class", "slot", learned, "held back", "moved since learned", "recall", "if rebuilt")
-    kept = inner.kept()
-    for label in clf.classes_.tolist():
-        slot, row = inner.labels.slots[label], report.get(label)
-        cells = [row.moved_since_learned, row.recall, row.recall_refreshed] if row else [None] * 3
-        units = (("°", 1), (" %", 100), (" %", 100))
-        shown = ["-" if v is None else f"{scale * v:.1f}{unit}" for v, (unit, scale) in zip(cells, units)]
-        table.add_row(escape(str(label)), str(slot), *map(str, kept[slot]), *shown)
-    console.print(table)
-    say(f"{len(clf.classes_)} classes, {inner.labels.free} of {inner.labels.capacity} slots left; {inner.describe()}")
-    say(clf.stability_.answer)
-    say(f"Drawn in {draw(inner.history, clf.stability_, picture or model / 'model.png')}.")
-
-
 def _open_or_new(
     model: Path, asked: dict[str, Any], device: str, offline: bool = False
 ) -> IncrementalClassifier:

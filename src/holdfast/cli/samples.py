@@ -138,15 +138,20 @@ def _as_bad_input() -> Iterator[None]:
         raise BadInput(str(error)) from error
 
 
-def answers(clf: IncrementalClassifier, rows: Rows, reject: float | None) -> list[dict[str, Any]]:
-    """Return label, probability and novelty of each row; the label is None where it is none of the classes."""
-    inner = clf.model_
-    limit = None if reject is None else inner.threshold(reject)
+def embedded_rows(clf: IncrementalClassifier, rows: Rows) -> Any:
+    """Return the model's vectors of these samples."""
     with embedding(clf, len(rows.samples)):
         as_they_are = clf.embedder is not None or len(clf.model_.shape) == 3
         samples: Any = rows.samples if as_they_are else _stacked(rows.samples)
         with _as_bad_input():
-            _, embedded = clf._embed(samples)
+            return clf._embed(samples)[1]
+
+
+def answers(clf: IncrementalClassifier, rows: Rows, reject: float | None) -> list[dict[str, Any]]:
+    """Return label, probability and novelty of each row; the label is None where it is none of the classes."""
+    inner = clf.model_
+    limit = None if reject is None else inner.threshold(reject)
+    embedded = embedded_rows(clf, rows)
     chances, novelty = inner.chances(embedded).cpu().numpy(), inner.novelty(embedded).cpu().tolist()
     names = clf.classes_[chances.argmax(1)].tolist()
     return [

@@ -97,6 +97,11 @@ class Model:
             "accuracy": accuracy,
         })
 
+    def held_answers(self) -> tuple[Tensor, Tensor]:
+        """Return slots and class probabilities of the held-back samples, which are never trained on."""
+        held = self.held.images[: len(self.held)]
+        return self.held.slots[: len(self.held)].cpu(), self.chances(self.embed(held)).cpu()
+
     def _held_accuracy(self) -> float | None:
         """Return the percentage of held-back samples that are right among the known classes, as `predict` counts."""
         if not len(self.held):
@@ -154,7 +159,7 @@ class Model:
         return (
             f"{len(self.memory)} of {self.memory.capacity} samples remembered, {len(self.held)} held back "
             f"({byte_size(self.memory.bytes + self.held.bytes)}); {network} for {' x '.join(map(str, self.shape))} "
-            f"inputs, {parameters:,} parameters; learned in {self.taught} batches."
+            f"inputs, {parameters:,} parameters; learned in {self.taught} batch{'es' * (self.taught != 1)}."
         )
 
     def forget(self, label: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,41 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..runs.plots import PALETTE, STYLE
+from .explain import Confusion
 from .stability import Stability
 
 MOST_BARS = 40
+MOST_PAIRS = 12
 WIDEST = 50  # letters of all names that fit side by side
 FEWEST_DEGREES = 10.0  # minimum length of the axis, so that a small movement looks small
 
 
-def draw(history: list[dict[str, Any]], now: Stability, path: Path) -> Path:
-    """Write two panels: degrees moved per class, and recall per batch in the stored and in a refreshed index."""
+def draw(history: list[dict[str, Any]], now: Stability, path: Path, pairs: Sequence[Confusion] = ()) -> Path:
+    """Write two panels: degrees moved per class, and recall per batch in the stored and in a refreshed index.
+
+    The vectors of a solved model never move, so its left panel shows the confused `pairs` of classes instead."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11, 4.4), layout="constrained")
         left, right = figure.subplots(1, 2)
-        _movement(left, now)
+        if now.frozen:
+            _confused(left, pairs)
+        else:
+            _movement(left, now)
         _recall(right, history)
         figure.savefig(path)
     return path
+
+
+def _confused(axes: Axes, pairs: Sequence[Confusion]) -> None:
+    """Draw one bar per confused pair of classes, most often first."""
+    shown = list(pairs[:MOST_PAIRS])[::-1]
+    axes.barh(range(len(shown)), [100 * each.times / each.samples for each in shown], color=PALETTE[0])
+    names = [f"{_short(str(each.first))} / {_short(str(each.second))}" for each in shown]
+    axes.set_yticks(range(len(shown)), names, fontsize="small")
+    axes.grid(visible=False, axis="y")
+    axes.set(xlabel="confused (% of their held samples)", title="The classes that are confused most")
+    if not shown:
+        axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", color="grey")
 
 
 def _movement(axes: Axes, now: Stability) -> None:

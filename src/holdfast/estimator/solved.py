@@ -191,6 +191,11 @@ class SolvedModel:
             weights = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
             self.frozen.backbone.load_state_dict(weights)
 
+    def held_answers(self) -> tuple[Tensor, Tensor]:
+        """Return slots and class probabilities of the held samples, each judged as if it had not been learned."""
+        slots, chances = self.solver.left_out()
+        return slots, chances[:, self._columns(self.labels.slots_of_classes())]
+
     def kept(self) -> dict[int, tuple[int, int]]:
         """Return (samples learned, samples held for calibration) per slot."""
         held = self.solver.held.slots
@@ -203,7 +208,7 @@ class SolvedModel:
         return (
             f"Solved from sums over {sum(self.counts.values()):,} samples ({byte_size(bytes_kept)}), "
             f"{self.solver.map.dim} features and {width} random ones; {len(self.solver.held.slots)} samples held for "
-            f"calibration; learned in {self.taught} batches."
+            f"calibration; learned in {self.taught} batch{'es' * (self.taught != 1)}."
         )
 
 

@@ -128,17 +128,28 @@ class Solver:
     def calibration(self) -> Calibration:
         """Return the temperature and the novelty quantiles, fitted to the held samples with each left out."""
         if self._calibration is None:
-            solution, sums = self._solved(), self.sums
-            rows = sums.rows(self.held.slots.tolist())
-            usable = sums.counts[rows] > 1
-            rows, raw = rows[usable], self.held.features[usable]
+            rows, raw, scores = self._left_out()
             if len(rows) < FEWEST:
                 self._calibration = Calibration.missing()
-                return self._calibration
-            expanded = self.map(raw, solution.size - self.map.dim)
-            scores = left_out_scores(solution, sums, self.options.priors, expanded, rows)
-            self._calibration = Calibration.fit(scores, rows, left_out_novelty(self._strangeness(), sums, raw, rows))
+            else:
+                strange = left_out_novelty(self._strangeness(), self.sums, raw, rows)
+                self._calibration = Calibration.fit(scores, rows, strange)
         return self._calibration
+
+    def left_out(self) -> tuple[Tensor, Tensor]:
+        """Return slots and probabilities of held samples as if each had not been learned.  # (n,), (n, classes)"""
+        rows, _, scores = self._left_out()
+        order, slots = self.sums.rows(self.slots.tolist()), torch.tensor(self.sums.slots)
+        return slots[rows], torch.softmax(scores[:, order] / self.calibration().temperature, 1)
+
+    def _left_out(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return class rows, features and left-out scores of the held samples whose class has another sample."""
+        solution, sums = self._solved(), self.sums
+        rows = sums.rows(self.held.slots.tolist())
+        usable = sums.counts[rows] > 1
+        rows, raw = rows[usable], self.held.features[usable]
+        expanded = self.map(raw, solution.size - self.map.dim)
+        return rows, raw, left_out_scores(solution, sums, self.options.priors, expanded, rows)
 
     def coefficients(self) -> tuple[Tensor, Tensor]:
         """Return weights and intercepts on the expanded features, rows in the order of `slots`."""

@@ -36,8 +36,8 @@ class Streaming(Method):
         usable = isinstance(head, FixedHead) and (self.any_polytope or isinstance(head.polytope, Simplex))
         if not plain and not usable:
             raise BadConfig(
-                f"{type(self).__name__.lower()} writes its class scores into the head, which this head cannot hold: choose "
-                "--head expanding, preallocated or simplex."
+                f"{type(self).__name__.lower()} writes its class scores into the head, which this head cannot hold: "
+                "choose --head expanding, preallocated or simplex."
             )
         self.expansion = self.expand(head.rows.in_features if plain else head.junction.in_features)
         self.linear = self.place(head)

@@ -51,6 +51,7 @@ class DER(Rehearsal):
     """Stored logits only: the memory's labels are not used."""
 
     Options: type[DEROptions] = DEROptions
+    head = "preallocated"  # as in the paper: z' must hold the logits of classes to come, or nothing keeps them low
 
     def loss(self, images: Tensor, slots: Tensor) -> Tensor:
         head, features, new = self.learner.head, self.learner.features(images), self.new_in(slots)

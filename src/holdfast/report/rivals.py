@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from ..paper.rivals import Row, Side
+from ..paper.rivals import FIXED, Row, Side, heads_of
 from ..quantities import byte_size, number, signed
 
 EXPLAINED = (
@@ -51,8 +51,9 @@ def cells(row: Row, shown: dict[str, Callable[[Side], str]]) -> list[str]:
 
 
 def native(row: Row) -> str:
-    """Return the name of the method's native head."""
-    return row.native.head if row.native is not None else NONE
+    """Return the name of the method's native head; a dash if it is the simplex."""
+    head = heads_of(row.method)[-1]
+    return NONE if head == FIXED else head
 
 
 def markdown(rows: Sequence[Row]) -> list[str]:

@@ -21,6 +21,7 @@ from ..quantities import duration, signed
 from ..runs import records
 from ..runs.records import Record, Records
 from . import exports, figures
+from .best import Best, best
 from . import rivals as rival_table
 from .others import Group, describe, others
 from .tables import Table, Tally, tables, tally
@@ -44,6 +45,7 @@ class Chapter:
     claims: list[Claim]
     questions: list[Question]
     pictures: list[Picture]
+    best: list[Best]
     ablation: list[dict[str, Any]]  # rows of `paper.ablation`
     rivals: list[rivals.Row]  # every method with both heads
     others: dict[str, list[Group]]  # runs that are not in the paper's tables, by benchmark
@@ -74,7 +76,7 @@ def build(found: Records, tell: Tell = lambda text: None) -> Report:
         made = tables(edition)
         ablation = beyond.rows(run.result for run in edition.runs)
         chapters.append(Chapter(
-            edition, made, tally(made), claims(edition), questions(edition), pictures, ablation,
+            edition, made, tally(made), claims(edition), questions(edition), pictures, best(edition), ablation,
             rivals.rows(edition.runs), others(edition),
         ))
     tell("drawing the features")

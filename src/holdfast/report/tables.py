@@ -103,6 +103,14 @@ class Part:
     column: str  # the column in which the rows of one method differ: "memory" or "slots"
     entries: tuple[Entry, ...]
 
+    @property
+    def done(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.runs]
+
+    @property
+    def left(self) -> list[Entry]:
+        return [entry for entry in self.entries if not entry.runs]
+
 
 @dataclass(frozen=True)
 class Table:
@@ -113,6 +121,15 @@ class Table:
     @property
     def entries(self) -> list[Entry]:
         return [entry for part in self.parts for entry in part.entries]
+
+    @property
+    def missing(self) -> int:
+        return sum(len(part.left) for part in self.parts)
+
+    @property
+    def missing_where(self) -> str:
+        """Return how many cells of each part are not run, in words."""
+        return ", ".join(f"{part.caption} {len(part.left)}" for part in self.parts if part.left)
 
 
 def tables(edition: Edition) -> list[Table]:

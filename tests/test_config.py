@@ -22,8 +22,9 @@ PINNED = {
     "split-mnist-replay-expanding-m100-s0-7adb90d0f7a1": Config("split-mnist", memory=100, head="expanding"),
     "split-mnist-replay-simplex-m1100-s0-be86101412a4": Config("split-mnist"),
     "permuted-mnist-replay-expanding-m100-s3-9fbb917c6273": Config(
-        "permuted-mnist", memory=100, head="expanding", seed=3
+        "permuted-mnist", memory=100, head="expanding", seed=3, lr=0.001
     ),
+    "permuted-mnist-replay-expanding-m100-s0-a19679f31cd7": Config("permuted-mnist", memory=100, head="expanding"),
     "split-mnist-ewc-expanding-s0-d97afbaf3657": Config("split-mnist", method="ewc"),
     "split-mnist-finetune-expanding-s0-8810463a22da": Config("split-mnist", method="finetune"),
     "split-digits-replay-simplex-m50-s0-4b0fe882c3d3": Config("split-digits"),
@@ -42,7 +43,7 @@ def test_what_is_left_out_is_the_benchmarks(name: str) -> None:
     assert (full.backbone, full.epochs) == (benchmark.backbone, benchmark.epochs)
     assert full.get("memory") == benchmark.options["memory"]
     assert (full.slots, full.augment) == (benchmark.classes, benchmark.augment)
-    assert (full.method, full.head, full.optimizer, full.lr) == ("replay", "simplex", "adam", 0.001)
+    assert (full.method, full.head, full.optimizer, full.lr) == ("replay", "simplex", "adam", benchmark.lr or 0.001)
     assert full.phases() == benchmark.tasks
     assert full.resolved() == full
 

@@ -67,6 +67,10 @@ class Page(HTMLParser):
         if tag in ("td", "th") and self.rows:
             self.rows[-1].append("")
 
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "table":
+            self.rows.append([])  # what follows is in no cell
+
     def handle_data(self, data: str) -> None:
         self.words.append(data)
         if self.rows and self.rows[-1]:
@@ -83,6 +87,23 @@ def test_each_cell_has_paper_ours_difference_seeds_and_a_mark_where_they_differ(
     assert ["Replay, expanding", "100", "80.10 ± 3.29", "60.50 ± 0.41", "−19.60 †", "3"] in rows
     assert ["GEM", "100", "74.92 ± 2.97", "not run", "", "0"] in rows
     assert ["GEM", "5600", "none", "not run", "", "0"] in rows
+
+
+def test_the_page_starts_with_the_best_results_and_a_map_of_all_cells(results: Path) -> None:
+    text = page_of(results)
+    top = text[: text.index('id="tables"')]
+    assert "split-mnist, M=100: <strong>82.30 ± 0.24</strong> by replay + simplex" in top
+    cells = re.findall(r'<i class="([^"]+)" title="([^"]+)"', top)
+    assert len(cells) == 72
+    assert ("paper-inside-our-interval", "Replay, simplex, split-mnist, M=100: paper inside our interval") in cells
+    assert sum(kind == "not-run" for kind, _ in cells) == 72 - sum(bool(e.runs) for t in report.build(read(results))
+                                                                   .chapters[0].tables for e in t.entries)
+
+
+def test_cells_that_were_not_run_are_folded(results: Path) -> None:
+    text = page_of(results)
+    shown = re.sub(r"<details class=\"missing\">.*?</details>", "", text, flags=re.DOTALL)
+    assert "not run</td>" in text and "not run</td>" not in shown[: shown.index('id="evolution"')]
 
 
 def test_the_same_records_give_the_same_bytes(results: Path, tmp_path: Path) -> None:

@@ -117,10 +117,10 @@ def _two_by_two(edition: Edition, benchmark: str, memory: int, fixed: float | No
 
 def _effects(fixed_all: Any, fixed_seen: Any, free_all: Any, free_seen: Any) -> str:
     effects = {
-        "Negatives add {} with the simplex": difference(fixed_all, fixed_seen),
-        "{} with the trainable head": difference(free_all, free_seen),
+        "negatives add {} with the simplex": difference(fixed_all, fixed_seen),
+        "negatives add {} with the trainable head": difference(free_all, free_seen),
         "the fixed head adds {} with the loss over all": difference(fixed_all, free_all),
-        "{} with the loss over the seen": difference(fixed_seen, free_seen),
+        "the fixed head adds {} with the loss over the seen": difference(fixed_seen, free_seen),
     }
     said = [text.format(_points(effect)) for text, effect in effects.items() if effect is not None]
     if not said:

@@ -21,8 +21,8 @@ from ..quantities import duration, signed
 from ..runs import records
 from ..runs.records import Record, Records
 from . import exports, figures
-from .best import Best, best
 from . import rivals as rival_table
+from .best import Best, best
 from .others import Group, describe, others
 from .tables import Table, Tally, tables, tally
 

@@ -39,7 +39,9 @@ class Config:
     epochs: int | None = option(None, "epochs per task  (default: the benchmark's)", at_least=1)
     batch: int = option(128, "samples per step, new and remembered together", at_least=2)
     optimizer: str | None = option(None, "adam or sgd  (default: adam; sgd for gem and agem)", choices=OPTIMIZERS)
-    lr: float | None = option(None, "learning rate  (default: the benchmark's, mostly 0.001; 0.01 for gem and agem)", above=0)
+    lr: float | None = option(
+        None, "learning rate  (default: the benchmark's, mostly 0.001; 0.01 for gem and agem)", above=0
+    )
     schedule: str | None = option(None, "divide the learning rate by ten after these epochs of each task, such as 5,8")
     seed: int = option(0, "seed of all randomness", at_least=0)
     order: str = option("label", "order in which classes arrive: by label, or shuffled by the seed", choices=ORDERS)

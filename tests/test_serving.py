@@ -62,7 +62,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
                 clf = IncrementalClassifier.load(folder, device="cpu")
             else:
                 if takes == "images" and not parameters:
-                    parameters = {"embedder": "outlines:32", "width": 64}
+                    parameters = {"image_size": 32, "width": 0}
                 clf = IncrementalClassifier(**{"slots": 20, **parameters}, device="cpu", cache=False)
             keeper = Keeper(folder, clf, gate or Gate(), kind_of(clf, takes), Metrics())
             app = create_app(keeper, limits, host=host, token=token, origins=origins)
@@ -344,7 +344,7 @@ HOSTILE = {
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    clf = IncrementalClassifier(embedder="outlines:32", width=64, device="cpu", cache=False)
+    clf = IncrementalClassifier(image_size=32, width=0, device="cpu")
     keeper = Keeper(tmp_path_factory.mktemp("m"), clf, Gate(), "images", Metrics())
     with TestClient(create_app(keeper), base_url=LOCAL, raise_server_exceptions=False) as client:
         client.post("/teach", data={"label": "circle"}, files=files("circle", 3))

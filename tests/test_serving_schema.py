@@ -30,7 +30,7 @@ HELD = [
 
 @pytest.fixture(scope="module", params=["vectors", "images"])
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    more: dict[str, Any] = {"embedder": "outlines:16", "width": 8} if request.param == "images" else {"width": 8}
+    more: dict[str, Any] = {"image_size": 16, "width": 0} if request.param == "images" else {"width": 8}
     clf = IncrementalClassifier(**more, device="cpu", cache=False)
     keeper = Keeper(tmp_path_factory.mktemp("m"), clf, Gate(), kind_of(clf, request.param), Metrics())
     draw = np.random.RandomState(0)

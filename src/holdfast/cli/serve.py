@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 TOKEN = "HOLDFAST_TOKEN"
 SHORTEST = 16  # characters of a token
-# A new model for images answers about a second after its first lesson: features without a network, and few of them.
-NEW = {"images": {"embedder": "outlines:32", "width": 512}, "texts": {}, "vectors": {}}
+# A new model for images answers about a second after its first lesson: patch features of small copies.
+NEW: dict[str, dict[str, Any]] = {"images": {"image_size": 32, "width": 0}, "texts": {}, "vectors": {}}
 NOT_HERE = ("embedder", "offline", "cache", "device")
 
 
@@ -34,7 +34,7 @@ def serve(
     new: Annotated[bool, typer.Option("--new", help="begin a model if there is none in the folder")] = False,
     takes: Annotated[str, typer.Option("--takes", help="what a new model takes: images, texts or vectors")] = "images",
     embedder: Annotated[str | None, typer.Option("--embedder", help="of a new model, such as timm:NAME  "
-                                                 "(default: outlines:32 for images, MiniLM for texts)")] = None,
+                                                 "(default: none for images, MiniLM for texts)")] = None,
     parameters: Annotated[
         list[str] | None,
         typer.Option("--with", help="parameter of a new model's estimator, such as slots=50 or backbone=lenet"),

@@ -64,7 +64,7 @@ def images(X: Any, shape: Shape | None, size: int | tuple[int, int] | None = Non
                 f"resize them, give them as a list (each is then resized), or create the model with an image_size."
             )
         pixels = _fit_channels(pixels, shape[0])
-    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+    return torch.from_numpy(np.require(pixels.transpose(0, 3, 1, 2), requirements=["C", "W"]))
 
 
 def as_picture(item: Any, at: int | str) -> Image.Image:

@@ -5,7 +5,6 @@
 | `sentence-transformers:NAME_OR_FOLDER` | texts | `text` |
 | `timm:NAME`, or `timm:NAME@FILE.safetensors` | images | `timm` |
 | `onnx:FILE`, or `onnx:FILE?size=224&mean=0.5&std=0.5` | images or vectors | `onnx` |
-| `outlines:SIZE`, such as `outlines:32` | images | none |
 | any callable, any `torch.nn.Module` | whatever it takes | none |
 """
 
@@ -18,7 +17,7 @@ from .base import Embedder
 from .cache import Cache, Cached
 
 __all__ = ["KINDS", "Cache", "Cached", "Embedder", "open_embedder"]
-KINDS = ("sentence-transformers", "timm", "onnx", "outlines")
+KINDS = ("sentence-transformers", "timm", "onnx")
 
 
 def open_embedder(named: Any, *, offline: bool = False, device: str = "auto") -> Embedder:
@@ -42,10 +41,6 @@ def open_embedder(named: Any, *, offline: bool = False, device: str = "auto") ->
         from .photographs import Photographs
 
         return Photographs(rest, offline=offline, device=device)
-    if kind == "outlines":
-        from .outlines import Outlines
-
-        return Outlines(rest)
     from .graphs import Graph
 
     return Graph(rest)

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from ..errors import BadConfig
-from ..solving.calibration import left_out_scores
 from . import versions
 from .model import Model
 from .solved import SolvedModel
@@ -88,34 +86,11 @@ def judge(gate: Gate, before: Model | SolvedModel | None, after: Model | SolvedM
 
 def held_accuracy(model: Model | SolvedModel, slots: list[int] | None = None) -> tuple[float | None, int]:
     """Return the share of held-back samples (of these slots) that are right, and how many there are."""
-    if isinstance(model, SolvedModel):
-        truth, guess = _left_out(model)
-    else:
-        count = len(model.held)
-        truth = model.held.slots[:count].cpu()
-        every = torch.tensor(model.labels.slots_of_classes())
-        images = model.held.images[:count]
-        guess = every[model.logits(model.embed(images)).argmax(1).cpu()] if count else truth
+    if len(model.labels.slots) < 2:
+        return None, 0
+    truth, chances = model.held_answers()
+    guess = torch.tensor(model.labels.slots_of_classes())[chances.argmax(1)]
     if slots is not None:
         mine = torch.isin(truth, torch.tensor(slots, dtype=truth.dtype))
         truth, guess = truth[mine], guess[mine]
     return (float((truth == guess).double().mean()) if len(truth) else None), len(truth)
-
-
-def _left_out(model: SolvedModel) -> tuple[Tensor, Tensor]:
-    """Return the true and the predicted slots of the samples kept for calibration, each as if not learned."""
-    solver, empty = model.solver, torch.zeros(0, dtype=torch.int64)
-    if len(model.labels.slots) < 2 or not len(solver.held.slots):
-        return empty, empty
-    solution, sums = solver._solved(), solver.sums
-    rows = sums.rows(solver.held.slots.tolist())
-    usable = sums.counts[rows] > 1
-    if not bool(usable.any()):
-        return empty, empty
-    rows, raw = rows[usable], solver.held.features[usable]
-    expanded = solver.map(raw, solution.size - solver.map.dim)
-    scores = left_out_scores(solution, sums, solver.options.priors, expanded, rows)  # columns are rows of the sums
-    slot_of_row = torch.zeros(len(sums.row_of), dtype=torch.int64)
-    for slot, row in sums.row_of.items():
-        slot_of_row[row] = slot
-    return solver.held.slots[usable], slot_of_row[scores.argmax(1)]

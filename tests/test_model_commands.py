@@ -202,3 +202,21 @@ def test_an_empty_class_folder_is_named_and_left_out(tmp_path):
     with pytest.warns(UserWarning, match="no images in the folders void"):
         done = holdfast("learn", tmp_path / "photos", "--model", tmp_path / "m", "--epochs", "1")
     assert done.exit_code == 0, done.output
+
+
+def test_small_images_are_learned_on_patch_features_and_the_command_says_so(album, tmp_path):
+    done = holdfast("learn", album, "--model", tmp_path / "m")
+    text = " ".join(done.output.split())
+    assert done.exit_code == 0 and "learned on patch features" in text
+
+
+@pytest.mark.parametrize(("timm", "said"), [(False, "pip install 'holdfast[timm]'"), (True, "embedded by timm:mobile")])
+def test_photographs_take_a_pretrained_network_where_timm_is_installed(tmp_path, monkeypatch, timm, said, capsys):
+    from holdfast.cli import samples
+
+    Image.new("RGB", (200, 100)).save(tmp_path / "photo.png")
+    monkeypatch.setattr(samples.importlib.util, "find_spec", lambda name: object() if timm else None)
+    chosen = samples.photo_embedder([tmp_path / "photo.png"], offline=False)
+    assert chosen == (samples.PHOTO if timm else None)
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert samples.photo_embedder([tmp_path / "photo.png"], offline=True) is None

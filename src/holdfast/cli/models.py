@@ -46,7 +46,8 @@ def learn(
     offline: Annotated[bool, typer.Option("--offline", help="never download an embedder")] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="do not keep the embedder's vectors on disk")] = False,
     again: Annotated[bool, typer.Option("--again", help="also learn more samples of known classes")] = False,
-    backbone: Annotated[str | None, typer.Option("--backbone", help="the network  (default: resnet20)")] = None,
+    backbone: Annotated[str | None, typer.Option("--backbone", help="train this network on images by replay  "
+                                                   "(default: none; they get patch features)")] = None,
     head: Annotated[str | None, typer.Option("--head", help="the classifier  (default: simplex)")] = None,
     slots: Annotated[int | None, typer.Option("--slots", help="the largest number of classes  (default: 1000)")] = None,
     memory: Annotated[int | None, typer.Option("--memory", help="images kept in memory  (default: 2000)")] = None,
@@ -60,13 +61,14 @@ def learn(
 ) -> None:
     """Learn classes from images, texts or vectors; later calls add new classes.
 
-    [dim]holdfast learn photos/ --model m/[/]                          [dim]photos/cat/*.jpg, photos/dog/*.jpg, ...[/]
-    [dim]holdfast learn more-photos/ --model m/[/]                     [dim]adds new classes, skips known ones[/]
+    [dim]holdfast learn photos/ --model m/[/]         photos/cat/*.jpg, photos/dog/*.jpg
+    [dim]holdfast learn more-photos/ --model m/[/]    later: adds new classes
     [dim]holdfast learn intents.csv --text question --label intent --model m/[/]
-    [dim]holdfast learn vectors.npz --model m/[/]                      [dim]arrays `vectors` and `labels`[/]
+    [dim]holdfast learn vectors.npz --model m/[/]     arrays `vectors` and `labels`
     """
     from ..estimator import versions
     from ..estimator.gate import Gate
+    from ..estimator.model_files import NAME
 
     gate = Gate(better_than, no_worse_by)
     asked = {"backbone": backbone, "head": head, "slots": slots, "memory": memory, "image_size": size,
@@ -77,6 +79,11 @@ def learn(
         return _learn_rows(sources, model, text, label, embedder, offline, not no_cache, again, asked, machine,
                            gate)
     found = folders.classes(sources, besides=model)
+    if not asked and not (model / NAME).exists():
+        embedder = samples.photo_embedder([path for paths in found.values() for path in paths], offline)
+        if embedder is not None:
+            return _learn_rows(sources, model, text, label, embedder, offline, not no_cache, again, asked, machine,
+                               gate)
     with versions.locked(model), Stopping() as stopping:
         clf = _open_or_new(model, asked, machine.device)
         before = getattr(clf, "model_", None)

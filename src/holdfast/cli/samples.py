@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 TEXT = "sentence-transformers:sentence-transformers/all-MiniLM-L6-v2"  # the default for texts
 TEXT_SIZE = "90 MB"
+PHOTO = "timm:mobilenetv3_small_100"  # the default for photographs if timm is installed
+PHOTO_SIZE = "10 MB"
+SMALL = 64  # pixels per side up to which images are no photographs
 
 
 def are_rows(sources: list[Path], text: str | None, embedder: str | None) -> bool:
@@ -95,6 +99,23 @@ def text_embedder(clf_embedder: str | None, offline: bool) -> str:
         raise BadConfig("Texts need an embedder; offline, give a folder: --embedder sentence-transformers:FOLDER.")
     say(f"Texts are embedded by {TEXT} (downloaded once, {TEXT_SIZE}); --embedder names another.", complaints)
     return TEXT
+
+
+def photo_embedder(paths: list[Path], offline: bool) -> str | None:
+    """Return the embedder for a new model of photographs if timm is installed, and say what is used and why.
+
+    Images of up to SMALL pixels per side are no photographs: a pretrained network expects larger ones."""
+    if folders.longest_side(paths) <= SMALL:
+        say(f"No side is longer than {SMALL} pixels, so the images are learned on patch features, without a pretrained "
+            f"network.", complaints)
+        return None
+    if offline or importlib.util.find_spec("timm") is None:
+        say("The photographs are learned on patch features of the first batch. A pretrained network is usually far "
+            "better: pip install 'holdfast[timm]', or --embedder onnx:FILE.", complaints)
+        return None
+    say(f"The photographs are embedded by {PHOTO}, a network trained on ImageNet (downloaded once, {PHOTO_SIZE}); "
+        f"--embedder names another.", complaints)
+    return PHOTO
 
 
 def learn_rows(clf: IncrementalClassifier, rows: Rows, again: bool, model: Path, stopping: Stopping) -> int:

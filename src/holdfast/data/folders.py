@@ -66,6 +66,11 @@ def files(given: Iterable[Path]) -> list[Path]:
     return [path for each in given for path in (below(each) if each.is_dir() else [each])]
 
 
+def longest_side(paths: Sequence[Path], most: int = 100) -> int:
+    """Return the longest side in pixels among the first images that can be read."""
+    return max((side for size in _sizes(paths[:most], lambda: False) for side in size), default=0)
+
+
 def read(
     paths: Sequence[Path], shape: tuple[int, ...] | None, size: int | None = None, step: Step = lambda: None,
     stop: Stop = lambda: False,

@@ -14,7 +14,9 @@ from holdfast.learning.memory import Memory
 
 
 class Still:
-    """A model of two classes whose vectors are given, in place of one that computes them."""
+    """A model of two classes whose vectors are given, in place of one that computes them from images."""
+
+    shape = (1, 1, 2)
 
     def __init__(self, vectors, stored, slots, tasks, taught=2):
         self.vectors, self.taught = torch.tensor(vectors), taught
@@ -179,3 +181,75 @@ def test_every_partial_fit_reports():
         assert all(c.samples == 4 or c.samples == 3 for c in report.classes)
         assert report.classes[label].moved_since_learned == pytest.approx(0, abs=0.01)
         assert (report.recall_before is None) == (label == 0)
+
+
+def test_classes_to_refresh_are_judged_on_other_samples_than_they_were_chosen_on():
+    """Half of the queries suggest that refreshing b is enough, the other half, of c, that it is not."""
+    moves = [(0.0, -40.0), (120.0, 20.0), (180.0, 190.0), (250.0, 240.0)]
+    good = classes_at(moves, range(4), tasks=[0] * 8)
+    assert measure(good, good).action == "refresh"
+    stored, now = [v for at, _ in moves for v in around(at)], [v for _, at in moves for v in around(at)]
+    now[5] = around(2.0)[1]  # the second sample of c, which only judges, has moved onto a's old place
+    after = Still(now, stored, [s for s in range(4) for _ in range(2)], [0] * 8)
+    after.labels = Labels(8, {"abcd"[s]: s for s in range(4)}, used=4)
+    found = measure(after, after)
+    assert found.refresh == () and found.action in ("rebuild", "keep")
+
+
+def test_one_sample_per_class_is_too_few_to_name_classes_to_refresh():
+    stored, now = ([around(at)[0] for at in angles] for angles in ((0.0, 120.0, 180.0), (-40.0, 2.0, 180.0)))
+    after = Still(now, stored, [0, 1, 2], [0, 0, 0])
+    after.labels = Labels(8, {"abc"[s]: s for s in range(3)}, used=3)
+    assert measure(after, after).refresh == ()
+
+
+def test_where_the_input_vectors_are_the_better_index_the_advice_is_to_index_them():
+    report = Stability((ClassStability("a", 60, 10.0, 10.0, 0.7, 0.9),), 0.9, 0.7, 0.9, recall_inputs=0.88)
+    assert report.action == "inputs"
+    assert report.answer.startswith("Index the input vectors instead: a search among them finds 88.0 %")
+    assert Stability.from_json(report.to_json()) == report
+    assert Stability(report.classes, 0.9, 0.7, 0.9, recall_inputs=0.72).action == "rebuild", "two points do not matter"
+
+
+def test_the_recall_among_inputs_is_that_of_a_search_in_numpy():
+    from holdfast import IncrementalClassifier
+
+    draw = np.random.RandomState(0)
+    X, y = draw.normal(size=(300, 4)).astype(np.float32), draw.randint(0, 3, 300)
+    clf = IncrementalClassifier(slots=6, memory=200, epochs=1, held_back=0.3).fit(X, y)
+    held, memory = clf.model_.held, clf.model_.memory
+    gallery = np.concatenate([held.images[: len(held)].numpy(), memory.images[: len(memory)].numpy()])
+    slots = np.concatenate([held.slots[: len(held)].numpy(), memory.slots[: len(memory)].numpy()])
+    unit = gallery / np.linalg.norm(gallery, axis=1, keepdims=True)
+    right = [
+        slots[max((j for j in range(len(unit)) if j != i), key=lambda j: unit[i] @ unit[j])] == slots[i]
+        for i in range(len(held))
+    ]
+    assert clf.stability_.recall_inputs == pytest.approx(np.mean(right))
+
+
+def test_the_memory_of_replay_grows_with_the_classes_unless_it_is_given():
+    from holdfast import IncrementalClassifier
+
+    draw = np.random.RandomState(0)
+    X, y = draw.normal(size=(600, 4)).astype(np.float32), np.arange(600) % 150
+    many = IncrementalClassifier(epochs=1, batch=600).fit(X, y)
+    assert many.model_.memory.capacity + many.model_.held.capacity == 20 * 150
+    few = IncrementalClassifier(epochs=1, batch=600).fit(X, y % 3)
+    assert few.model_.memory.capacity + few.model_.held.capacity == 2000
+    given = IncrementalClassifier(epochs=1, batch=600, memory=500).fit(X, y)
+    assert given.model_.memory.capacity + given.model_.held.capacity == 500
+
+
+def test_a_grown_memory_is_the_same_after_saving(tmp_path):
+    from holdfast import IncrementalClassifier
+
+    draw = np.random.RandomState(0)
+    X, y = draw.normal(size=(600, 4)).astype(np.float32), np.arange(600) % 150
+    clf = IncrementalClassifier(epochs=1, batch=600).fit(X, y).forget(7)
+    clf.save(tmp_path)
+    again = IncrementalClassifier.load(tmp_path)
+    assert (again.model_.memory.capacity, again.model_.held.capacity) == (
+        clf.model_.memory.capacity, clf.model_.held.capacity
+    )
+    assert np.array_equal(again.predict_proba(X), clf.predict_proba(X))

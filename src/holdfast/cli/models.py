@@ -50,7 +50,7 @@ def learn(
                                                    "(default: none; they get patch features)")] = None,
     head: Annotated[str | None, typer.Option("--head", help="the classifier  (default: simplex)")] = None,
     slots: Annotated[int | None, typer.Option("--slots", help="the largest number of classes  (default: 1000)")] = None,
-    memory: Annotated[int | None, typer.Option("--memory", help="images kept in memory  (default: 2000)")] = None,
+    memory: Annotated[int | None, typer.Option("--memory", help="samples kept  (default: 2000 or more)")] = None,
     size: Annotated[int | None, typer.Option("--size", help="pixels per side  (default: their own, or 64)")] = None,
     held_back: Annotated[float | None, typer.Option("--held-back", help="share of the memory that is never trained "
                                                     "on, for measurements  (default: 0.1)")] = None,

@@ -32,7 +32,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         "timm:NAME" is trained from random weights. For pretrained weights pass a `torch.nn.Module`; it is copied.
     head : the classifier. "simplex" is fixed and pre-allocated; "expanding" is the usual trainable one.
     slots : the largest number of classes over the model's life.
-    memory : the number of samples kept in total. "solved" keeps at most 512 of them, only for calibration.
+    memory : the number of samples kept in total. None keeps 2,000, or 20 per class if that is more, in at most 512 MB.
+        "solved" keeps at most 512 samples, only for calibration.
     embedder : a model that others trained, which turns samples into vectors: "sentence-transformers:NAME_OR_FOLDER" for
         texts, "timm:NAME" or "onnx:FILE" for images, or any function or torch module (`holdfast.embedders`). X is then
         a list of texts, images or paths. The model refuses any other embedder than the one it was taught with.
@@ -77,7 +78,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         backbone: str | nn.Module = "auto",
         head: str = "simplex",
         slots: int = 1000,
-        memory: int = 2000,
+        memory: int | None = None,
         *,
         embedder: Any = None,
         offline: bool = False,

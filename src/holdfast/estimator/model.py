@@ -26,7 +26,7 @@ from ..methods.replay import Replay
 from ..quantities import byte_size
 from . import stability
 from .labels import Labels
-from .settings import Settings
+from .settings import MOST_BYTES, PER_CLASS, USUAL_MEMORY, Settings, rows_held
 from .stability import Stability
 
 PART = 500  # samples per forward pass at prediction
@@ -70,6 +70,7 @@ class Model:
         """Learn a batch of any classes as one task: hold back a part, train on the rest, update the memory."""
         began = time.perf_counter()
         slots = torch.tensor(self.labels.take(labels))
+        self._grow()
         self._check_room()
         held, train = self._hold_back(slots)
         every = Samples(data, torch.arange(len(data)), slots).to(self.device)
@@ -143,6 +144,7 @@ class Model:
     def load(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         held = {k.removeprefix("held."): v for k, v in tensors.items() if k.startswith("held.")}
+        self._grow()
         self.held.load(held)
         self.trainer().load(tensors, plain)
 
@@ -230,6 +232,16 @@ class Model:
     def _draws(self, purpose: str) -> torch.Generator:
         """Return a generator separate from training's, so that holding back does not change training's draws."""
         return randomness.generator(self.settings.seed, f"{purpose}/{self.taught}", self.held.images.device)
+
+    def _grow(self) -> None:
+        """Make room for PER_CLASS samples of each class so far, if the memory may grow."""
+        if not self.settings.grows:
+            return
+        images = self.memory.images
+        most = MOST_BYTES // (math.prod(images.shape[1:]) * images.element_size())
+        total = max(USUAL_MEMORY, min(most, PER_CLASS * self.labels.used))
+        self.held.capacity = rows_held(total, self.settings.held_back)
+        self.memory.capacity = total - self.held.capacity
 
     def _check_room(self) -> None:
         classes, room = len(self.labels.slots), self.memory.capacity

@@ -102,8 +102,8 @@ def _model(
     for name, value in (("shift", shift), ("scale", scale)):  # the saved values, exact to the bit
         buffer: Tensor = getattr(normalised, name)
         buffer.copy_(value.view_as(buffer))
-    model.load(tensors, state["position"])
     model.labels = Labels.from_json(model.settings.slots, state["labels"])
+    model.load(tensors, state["position"])
     model.taught, model.history = int(state["taught"]), list(state["history"])
     model.given, model.embedder = settings.given(estimator), state["embedder"]
     return model

@@ -32,6 +32,9 @@ ELSEWHERE = ("random_state", "device", "embedder", "offline", "cache")
 FIXED = ("simplex", "orthoplex", "cube", "polygon")
 REPLAY = ("balance", "distill", "distill_weight")  # passed to replay if given
 METHODS = ("auto", "solved", "replay")
+USUAL_MEMORY = 2000  # samples kept by replay if `memory` is not given; more with many classes
+PER_CLASS = 20  # samples of each class that a growing memory has room for
+MOST_BYTES = 512 << 20  # of a growing memory
 CALIBRATION = 512  # limit on the samples that `solved` keeps for calibration
 TRAINED = {  # parameters of training and their defaults; method="auto" is replay if one was changed
     "backbone": "auto", "head": "simplex", "recipe": "strong", "balance": None, "augment_memory": None,
@@ -56,7 +59,8 @@ class Settings:
     augment: str
     epochs: int | None  # passes over a batch; None chooses automatically
     held_back: float  # share of each class's samples, and of the memory, that is never trained on
-    held_rows: int  # room for held-back samples
+    held_rows: int  # room for held-back samples at first
+    grows: bool  # the memory grows with the number of classes
     seed: int
 
 
@@ -77,8 +81,10 @@ def read(clf: IncrementalClassifier, image: bool) -> Settings:
             option.check(protocol[option.name])
     HEADS[given["head"]]
     _check_augmentations(augment, given["augment_memory"])
-    held_rows = _held_rows(given["memory"], given["held_back"])
-    options = {"memory": given["memory"] - held_rows, "policy": given["policy"]}
+    grows = given["memory"] is None
+    memory = USUAL_MEMORY if grows else given["memory"]
+    held_rows = rows_held(memory, given["held_back"])
+    options = {"memory": memory - held_rows, "policy": given["policy"]}
     options |= {name: given[name] for name in REPLAY if given[name] is not None}
     options |= {"augment_memory": given["augment_memory"]} if given["augment_memory"] is not None else {}
     strong = {"augment_memory": "none", "distill": "features"}  # `augment` already applies to every image
@@ -87,11 +93,11 @@ def read(clf: IncrementalClassifier, image: bool) -> Settings:
     chosen = _method(given, image)
     solved = SolvedOptions(
         width=given["width"], priors=given["priors"], keep_scatter=given["keep_scatter"],
-        held=min(CALIBRATION, given["memory"]),
+        held=min(CALIBRATION, memory),
     )
     return Settings(
         backbone=backbone(clf, image, chosen), method=chosen, replay=replay, solved=solved,
-        held_back=float(given["held_back"]), held_rows=held_rows,
+        held_back=float(given["held_back"]), held_rows=held_rows, grows=grows,
         seed=_seed(given["random_state"]), **protocol,
     )
 
@@ -165,7 +171,7 @@ def _check_augmentations(augment: Any, augment_memory: Any) -> None:
         AUGMENTATIONS[value or "none"]
 
 
-def _held_rows(memory: Any, share: Any) -> int:
+def rows_held(memory: Any, share: Any) -> int:
     """Return the number of memory rows reserved for held-back samples."""
     if not isinstance(memory, int) or isinstance(memory, bool) or memory < 0:
         raise BadConfig(f"memory is {memory!r}; it must be a whole number, 0 or more.")

@@ -9,7 +9,8 @@ search compares one sample with all others by cosine similarity:
 - recall refreshed: queries from the new model in vectors from the new model: a search in a rebuilt index.
 
 This index has a few thousand samples at most; a larger one has a slightly lower recall. The classes to refresh are
-found by trying them out in it, one by one, until the recall suffices.
+found by trying them out on one half of the queries, one by one, until the recall suffices. The other half judges them.
+If the inputs are vectors, a search among these is measured too: they never move, and may be the better index.
 """
 
 from __future__ import annotations
@@ -56,14 +57,17 @@ class Stability:
     refresh: tuple[Label, ...] = ()  # few classes whose refresh is nearly as good as rebuilding, if they exist
 
     frozen: bool = False  # the vectors are frozen features, which never move
+    recall_inputs: float | None = None  # of a search among the input vectors, if the inputs are vectors
 
     @property
     def action(self) -> str:
-        """Return `unknown`, `keep`, `refresh` (the classes in `refresh`) or `rebuild`."""
+        """Return `unknown`, `keep`, `refresh` (the classes in `refresh`), `rebuild`, or `inputs` (index the inputs)."""
         if self.frozen:
             return "keep"
         if self.recall is None or self.recall_refreshed is None:
             return "unknown"
+        if self.recall_inputs is not None and self.recall_inputs - self.recall > TOLERANCE + 1e-9:
+            return "inputs"
         if self.recall_refreshed - self.recall <= TOLERANCE + 1e-9:  # exactly TOLERANCE still counts as keep
             return "keep"
         return "refresh" if self.refresh else "rebuild"
@@ -80,6 +84,8 @@ class Stability:
             return "Not measured: too few held-back samples (a class of n samples gives held_back * n)."
         found = f"a search finds {_percent(self.recall)}, in a rebuilt index {_percent(self.recall_refreshed)}"
         advice = {
+            "inputs": f"Index the input vectors instead: a search among them finds {_percent(self.recall_inputs)}, and "
+                      f"they never move. Among the model's vectors {found}.",
             "keep": f"Keep the index: {found}.",
             "refresh": f"Refresh these classes: {', '.join(map(str, self.refresh))} ({found}).",
             "rebuild": f"Rebuild the index, all vectors stored before this batch: {found}.",
@@ -115,9 +121,8 @@ class Stability:
         """Rebuild the report from `to_json`."""
         rows = tuple(ClassStability(**row) for row in values["classes"])
         before, stored, fresh = (values[name] for name in ("recall_before", "recall", "recall_refreshed"))
-        return cls(rows, before, stored, fresh,
-                   tuple(values["refresh"]) if values["action"] == "refresh" else (),
-                   bool(values.get("frozen", False)))
+        return cls(rows, before, stored, fresh, tuple(values["refresh"]), bool(values.get("frozen", False)),
+                   values.get("recall_inputs"))
 
 
 def measure(before: Model | None, after: Model) -> Stability:
@@ -149,13 +154,33 @@ def measure(before: Model | None, after: Model) -> Stability:
             _turned(stored, now, mine), _share(hits[mine & several]), _share(fresh[mine & several]),
         ))
     found = Stability(tuple(rows), earlier, _share(hits[several]), _share(fresh[several]))
+    if len(after.shape) == 1:
+        found = replace(found, recall_inputs=_among_inputs(after, images, slots, several))
     if found.action != "rebuild":
         return found
     stale = all_slots[known].unique()
-    trial = Refreshing(now[several], all_stored, all_fresh, slots[several], all_slots, several.nonzero().squeeze(1))
-    chosen = trial.fewest(stale.tolist(), float(fresh[several].double().mean()) - TOLERANCE, len(stale) // 2)
+    # Sorted by class, so that both halves have samples of every class.
+    rows_of = several.nonzero().squeeze(1)
+    rows_of = rows_of[slots[rows_of].sort(stable=True).indices]
+    choose, judge = (
+        Refreshing(now[half], all_stored, all_fresh, slots[half], all_slots, half)
+        for half in (rows_of[::2], rows_of[1::2])
+    )
+    if not len(judge.right) or bool((torch.bincount(slots, minlength=int(stale.max()) + 1)[stale] < 2).any()):
+        return found  # too few samples per class to choose some classes and to judge the choice
+    chosen = choose.fewest(stale.tolist(), choose.recall({*stale.tolist()}) - TOLERANCE, len(stale) // 2)
+    if judge.recall({*chosen}) < judge.recall({*stale.tolist()}) - TOLERANCE - 1e-9:
+        return found
     names = after.labels.of_slot()
     return replace(found, refresh=tuple(names[slot] for slot in sorted(chosen)))
+
+
+def _among_inputs(model: Model, queries: Tensor, slots: Tensor, several: Tensor) -> float | None:
+    """Return the recall of a search among the input vectors themselves."""
+    memory, count = model.memory, len(model.memory)
+    gallery = F.normalize(torch.cat([queries, memory.images[:count]]), dim=1)
+    hits = nearest_is_right(gallery[: len(queries)], gallery, slots, torch.cat([slots, memory.slots[:count]]))
+    return _share(hits[several])
 
 
 def measure_again(report: Stability, after: Model) -> Stability:

@@ -184,16 +184,14 @@ def test_every_partial_fit_reports():
 
 
 def test_classes_to_refresh_are_judged_on_other_samples_than_they_were_chosen_on():
-    """Half of the queries suggest that refreshing b is enough, the other half, of c, that it is not."""
-    moves = [(0.0, -40.0), (120.0, 20.0), (180.0, 190.0), (250.0, 240.0)]
-    good = classes_at(moves, range(4), tasks=[0] * 8)
-    assert measure(good, good).action == "refresh"
-    stored, now = [v for at, _ in moves for v in around(at)], [v for _, at in moves for v in around(at)]
-    now[5] = around(2.0)[1]  # the second sample of c, which only judges, has moved onto a's old place
-    after = Still(now, stored, [s for s in range(4) for _ in range(2)], [0] * 8)
+    """b must be refreshed. d too, which only c's second sample notices: it is nearer to where d was stored."""
+    stored = around(0.0) + around(120.0) + around(180.0) + around(196.0)
+    now = around(-40.0) + around(20.0) + [around(186.0, 0.0)[0], around(191.0, 0.0)[0]] + around(240.0)
+    after = Still(now, stored, [0, 0, 1, 1, 2, 2, 3, 3], [0] * 8)
     after.labels = Labels(8, {"abcd"[s]: s for s in range(4)}, used=4)
     found = measure(after, after)
-    assert found.refresh == () and found.action in ("rebuild", "keep")
+    assert found.recall_refreshed == 1 and [c.recall for c in found.classes] == [1.0, 0.0, 0.5, 1.0]
+    assert found.refresh == () and found.action == "rebuild", "the first samples suggest b alone"
 
 
 def test_one_sample_per_class_is_too_few_to_name_classes_to_refresh():

@@ -1,5 +1,5 @@
 """Write what `results/` says into the documentation: README.md, docs/beyond.md, docs/rivals.md,
-docs/rivals-today.md, results/README.md.
+docs/rivals-today.md, docs/staying-put.md, results/README.md.
 
     python tools/show_results.py            # tables between their markers, and docs/images/evolution.png
     python tools/show_results.py --check    # only say what is out of date (the tests do this)
@@ -21,7 +21,7 @@ from holdfast.paper import cells as paper
 from holdfast.paper.ablation import strong
 from holdfast.paper.editions import Edition, editions
 from holdfast.quantities import number, signed
-from holdfast.report import exports, figures, page
+from holdfast.report import compatibility, exports, figures, page
 from holdfast.report import rivals as rival_table
 from holdfast.report.tables import NAMES, Entry
 from holdfast.runs import plots, records
@@ -146,6 +146,7 @@ def main() -> None:
         ("README.md", "claims", verdicts(report)),
         ("docs/rivals.md", "runs", rivals_table(edition)),
         ("docs/beyond.md", "ablation", ablation_table(report)),
+        ("docs/staying-put.md", "compatibility", "\n".join(compatibility.markdown(report.chapters[0].compatibility))),
         ("docs/rivals-today.md", "rivals", "\n".join(rival_table.markdown(report.chapters[0].rivals))),
     ):
         before = wanted.get(ROOT / place) or (ROOT / place).read_text()

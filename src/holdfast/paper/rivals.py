@@ -84,7 +84,9 @@ class Side:
 
     @property
     def compatibility(self) -> float | None:
-        return self._mean("compatibility")
+        """Return AM, the mean over all pairs of models: what a search in an earlier model's gallery finds."""
+        found = [run.result["compatibility"]["am"] for run in self.runs if run.result.get("compatibility")]
+        return fmean(found) if len(found) == len(self.runs) else None
 
     @property
     def kept(self) -> float | None:

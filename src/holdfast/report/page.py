@@ -20,7 +20,7 @@ from ..paper.svg import Picture
 from ..quantities import duration, signed
 from ..runs import records
 from ..runs.records import Record, Records
-from . import exports, figures
+from . import compatibility, exports, figures
 from . import rivals as rival_table
 from .best import Best, best
 from .others import Group, describe, others
@@ -46,6 +46,7 @@ class Chapter:
     questions: list[Question]
     pictures: list[Picture]
     best: list[Best]
+    compatibility: list[compatibility.Row]
     ablation: list[dict[str, Any]]  # rows of `paper.ablation`
     rivals: list[rivals.Row]  # every method with both heads
     others: dict[str, list[Group]]  # runs that are not in the paper's tables, by benchmark
@@ -76,7 +77,8 @@ def build(found: Records, tell: Tell = lambda text: None) -> Report:
         made = tables(edition)
         ablation = beyond.rows(run.result for run in edition.runs)
         chapters.append(Chapter(
-            edition, made, tally(made), claims(edition), questions(edition), pictures, best(edition), ablation,
+            edition, made, tally(made), claims(edition), questions(edition), pictures, best(edition),
+            compatibility.rows(edition), ablation,
             rivals.rows(edition.runs), others(edition),
         ))
     tell("drawing the features")
@@ -109,7 +111,8 @@ def page(report: Report) -> str:
     )
     environment.filters |= {"signed": signed, "duration": duration, "slug": slug}
     return environment.get_template("report.html").render(
-        report=report, version=__version__, first_steps=FIRST_STEPS, group_title=group_title, heads=beyond.HEADS,
+        report=report, compatibility_explained=compatibility.EXPLAINED,
+        version=__version__, first_steps=FIRST_STEPS, group_title=group_title, heads=beyond.HEADS,
         variant_title=beyond.title, rival_table=rival_table,
     )
 

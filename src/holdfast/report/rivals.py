@@ -11,7 +11,8 @@ from ..quantities import byte_size, number, signed
 EXPLAINED = (
     "Each column has the simplex first, then the method's native head. Accuracy: final average accuracy in percent, "
     "mean ± standard deviation (ddof 0) over seeds. Turned: how far the mean features of old classes turned since they "
-    "were learned, in percent of the angle between classes. Kept: bytes kept from task to task besides the network. "
+    "were learned, in percent of the angle between classes. Compatibility: AM, what a search in the galleries of all "
+    "earlier models finds, in percent. Kept: bytes kept from task to task besides the network. "
     "Time: training time per step, relative to replay with the same kind of head; streaming methods work in their "
     "first epoch only, and the mean is over all epochs."
 )

@@ -1,0 +1,66 @@
+"""The table of compatibility: how well each model of a run searches the galleries of earlier models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+from ..paper.editions import Edition
+from ..runs.records import Record
+from .others import Group
+
+EXPLAINED = (
+    "A gallery is embedded by the model after task j and searched with queries embedded by the model after task i, "
+    "over the classes that both know. M[i][j] is the percentage of queries whose nearest gallery vector has the right "
+    "class. AC: share of the pairs i > j with M[i][j] at least M[j][j]. AM: mean of all entries. BC: mean over i of "
+    "M[T][i] − M[i][i]. FC: mean over i of M[i][i−1] − M[i][i]. Turned: how far old classes' mean features turned, of "
+    "the angle between classes. (Biondi et al., CL2R)"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The measures of the runs that differ only in their seed, as means over seeds."""
+
+    where: str
+    name: str
+    seeds: int
+    accuracy: str
+    turned: str
+    ac: float
+    am: float
+    bc: float
+    fc: float
+    matrix: list[list[float]]  # M against single samples, of the first seed
+
+
+def rows(edition: Edition) -> list[Row]:
+    """Return one row per set of runs that measured compatibility, by benchmark and memory."""
+    found = [_row(runs) for runs in edition.alike if any(run.result.get("compatibility") for run in runs)]
+    return sorted(found, key=lambda row: (row.where, row.name))
+
+
+def _row(runs: tuple[Record, ...]) -> Row:
+    measured = tuple(run for run in runs if run.result.get("compatibility"))
+    group, config = Group(measured), measured[0].config
+    values = [run.result["compatibility"] for run in measured]
+    turned = [run.result["mean_drift"] for run in measured if run.result.get("mean_drift") is not None]
+    apart = [run.result["separation"][-1] for run in measured if run.result.get("separation")]
+    memory = f", M={group.memory}" if group.memory else ""
+    ac, am, bc, fc = (fmean(value[name] for value in values) for name in ("ac", "am", "bc", "fc"))
+    far = f"{fmean(turned):.0f}° of {fmean(apart):.0f}°" if turned and apart else "–"
+    where = f"{config.benchmark}{memory}"
+    return Row(where, group.name, len(measured), group.text(), far, ac, am, bc, fc, values[0]["matrix"])
+
+
+def markdown(found: list[Row]) -> list[str]:
+    """Return the table's lines."""
+    return [
+        "| benchmark | runs | seeds | accuracy | turned | AC | AM | BC | FC |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+        *(
+            f"| {r.where} | {r.name} | {r.seeds} | {r.accuracy} | {r.turned} | {r.ac:.0f} % | {r.am:.2f} | "
+            f"{r.bc:+.2f} | {r.fc:+.2f} |"
+            for r in found
+        ),
+    ]

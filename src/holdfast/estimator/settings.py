@@ -15,6 +15,7 @@ from torch import nn
 from .. import backbones, files, hardware
 from ..errors import BadConfig
 from ..heads import HEADS
+from ..heads.fixed import FixedOptions
 from ..learning.augment import AUGMENTATIONS
 from ..methods import recipes
 from ..methods.replay import ReplayOptions
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 FREE = ("lr", "epochs", "batch")  # may change between batches; all others are fixed for the model's life
 # Not in `given`: the settings have the seed, the model has the embedder, and a file has no device.
 ELSEWHERE = ("random_state", "device", "embedder", "offline", "cache")
-FIXED = ("simplex", "orthoplex", "cube", "polygon")
 REPLAY = ("balance", "distill", "distill_weight")  # passed to replay if given
 METHODS = ("auto", "solved", "replay")
 USUAL_MEMORY = 2000  # samples kept by replay if `memory` is not given; more with many classes
@@ -108,7 +108,7 @@ def _method(given: dict[str, Any], image: bool) -> str:
     if method not in METHODS:
         raise BadConfig(f"method is {method!r}; choose one of {', '.join(METHODS)}.")
     if method == "solved":
-        if given["head"] not in FIXED:
+        if not issubclass(HEADS.options(given["head"]), FixedOptions):
             raise BadConfig(f"method is 'solved', which needs a fixed head, not {given['head']!r}: leave head out.")
         if not own and given["backbone"] != "auto":
             raise BadConfig(

@@ -193,3 +193,30 @@ def test_a_solved_run_resumes_to_the_same_bits(stop: int) -> None:
     resumed.load(*cut.state())
     resumed.run()
     assert_same_bits(bits(whole), bits(resumed))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_models_with_kept_scatters_merge_whatever_order_their_classes_came_in(order: tuple[int, ...]) -> None:
+    X, y = load_digits(return_X_y=True)
+    options = {"slots": 20, "keep_scatter": True, "width": 0, "memory": 0}
+    one, other = IncrementalClassifier(**options), IncrementalClassifier(**options)
+    for label in (0, 1, 2):
+        one.partial_fit(X[:900][y[:900] == label], y[:900][y[:900] == label])
+    for label in order:
+        other.partial_fit(X[900:][y[900:] == label], y[900:][y[900:] == label])
+    other.partial_fit(X[y == 5], y[y == 5])  # a class that only one of them knows
+    merged = one.merge(other).forget(0)
+    kept = np.isin(y, [1, 2, 5])
+    never = IncrementalClassifier(**options).partial_fit(X[kept], y[kept])
+    assert np.allclose(merged.predict_proba(X), never.predict_proba(X), atol=1e-8)
+
+
+def test_a_class_is_forgotten_exactly_when_its_samples_are_given_again() -> None:
+    X, y = load_digits(return_X_y=True)
+    options = {"slots": 20, "width": 0, "memory": 0}
+    clf = IncrementalClassifier(**options).partial_fit(X, y).forget(3, X[y == 3])
+    never = IncrementalClassifier(**options).partial_fit(X[y != 3], y[y != 3])
+    assert np.allclose(clf.predict_proba(X), never.predict_proba(X), atol=1e-8)
+    with pytest.raises(BadInput, match="give all of them"):
+        clf.forget(4, X[y == 4][:5])
+    assert 4 in clf.classes_

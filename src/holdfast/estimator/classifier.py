@@ -227,13 +227,20 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         _, embedded = self._embed(X)
         return (F.normalize(embedded.double(), dim=1, eps=1e-300).float() if unit else embedded).cpu().numpy()
 
-    def forget(self, label: Any) -> IncrementalClassifier:
+    def forget(self, label: Any, X: Any = None) -> IncrementalClassifier:
         """Remove a class: delete its samples and free its slot; it is never predicted again.
 
+        A solved model then equals one that never saw the class if it has `keep_scatter=True`, or if X has all samples
+        of the class again. Otherwise its covariance still contains the class. What replay learned stays in its weights.
         `stability_` is measured again, for an index without the vectors of that class."""
         check_is_fitted(self, "model_")
         after = self.model_.copy()
-        after.forget(label)
+        if X is None:
+            after.forget(label)
+        elif isinstance(after, SolvedModel):
+            after.forget(label, after.embed(self._read(X, after)))
+        else:
+            raise BadConfig("X is given, but only a solved model can forget by its samples: leave X out.")
         report = after.stability_without(self.stability_)
         self.model_, self.classes_, self.stability_ = after, after.labels.classes(), report
         return self

@@ -110,10 +110,10 @@ class SolvedModel:
         self.taught += other.taught
         self.history += other.history
 
-    def forget(self, label: Any) -> None:
-        """Remove a class from the sums; exact if the scatter of each class is kept."""
+    def forget(self, label: Any, features: Tensor | None = None) -> None:
+        """Remove a class from the sums; exact if the scatter of each class is kept, or with all its features given."""
         slot = self.labels.give_back(label)
-        self.solver.forget(slot)
+        self.solver.forget(slot, None if features is None else features.cpu())
         self.counts.pop(slot, None)
 
     @torch.no_grad()

@@ -183,7 +183,7 @@ class Solver:
         """Return a copy whose slots have these new numbers."""
         made = copy.deepcopy(self)
         if made._sums is not None:
-            made._sums.row_of = {new[slot]: row for slot, row in made._sums.row_of.items()}
+            made._sums.relabel(new)
         made.held.slots = torch.tensor([new[slot] for slot in made.held.slots.tolist()], dtype=torch.int64)
         made.residue = [new.get(slot, slot) for slot in made.residue]
         made._clear()

@@ -172,6 +172,12 @@ class Sums:
         self._sums[at] += other.sums
         self.n_within += other.n_within
 
+    def relabel(self, new: dict[int, int]) -> None:
+        """Give the slots new numbers."""
+        self.row_of = {new[slot]: row for slot, row in self.row_of.items()}
+        if self.scatter is not None:
+            self.scatter = {new[slot]: part for slot, part in self.scatter.items()}
+
     def state(self, single: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return tensors and plain values, classes sorted by slot. `single` halves the size with float32."""
         slots = sorted(self.row_of)

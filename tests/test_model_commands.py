@@ -80,7 +80,7 @@ def test_what_cannot_be_read_is_listed_and_not_fatal(tmp_path):
     done = holdfast("learn", tmp_path / "photos", "--model", tmp_path / "m", *QUICK)
     assert done.exit_code == 0, done.output
     text = " ".join(done.output.split())
-    assert "torn.jpg" in text and "cut.png" in text and "notes.txt" not in text and "Learned 8 images of 2" in text
+    assert "torn.jpg" in text and "cut.png" in text and "notes.txt" not in text and "Learned 8 images in" in text
 
 
 def test_predictions_are_a_table_or_lines_of_json(model, album, tmp_path):
@@ -90,7 +90,7 @@ def test_predictions_are_a_table_or_lines_of_json(model, album, tmp_path):
     assert table.exit_code == 0 and "red" in table.stdout and "%" in table.stdout
     done = holdfast("predict", model, *some, tmp_path / "bad.png", "--json")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["path"] for line in lines] == [str(path) for path in some]
+    assert [line["sample"] for line in lines] == [str(path) for path in some]
     assert all(0 <= line["probability"] <= 1 and line["best"][0][0] == line["label"] for line in lines)
     assert "bad.png" in done.stderr
 
@@ -106,8 +106,50 @@ def test_novelty_is_shown_where_something_is_refused_by_it(album, tmp_path):
     shown = ["--held-back", "0.5", "--memory", "200", *[word for word in QUICK if word not in ("--memory", "60")]]
     assert holdfast("learn", album, "--model", tmp_path / "m", *shown).exit_code == 0
     assert len(IncrementalClassifier.load(tmp_path / "m").model_.held) == 14
-    assert "novelty" not in holdfast("predict", tmp_path / "m", album / "red").stdout
-    assert "novelty" in holdfast("predict", tmp_path / "m", album / "red", "--reject", "0.1").stdout
+    assert "(up to" not in holdfast("predict", tmp_path / "m", album / "red").stdout
+    assert "(up to" in " ".join(holdfast("predict", tmp_path / "m", album / "red", "--reject", "0.1").stdout.split())
+
+
+def test_answers_about_images_come_as_csv_too(model, album):
+    lines = holdfast("predict", model, album / "red", "--csv").stdout.splitlines()
+    assert lines[0] == "sample,label,probability,novelty" and len(lines) == 15
+
+
+def test_a_corrupt_image_is_left_out_by_an_embedder_too(album, tmp_path, monkeypatch):
+    """The embedder is a function in place of a network."""
+    from holdfast import embedders
+    from holdfast.embedders.own import Own
+
+    def small(samples):
+        return np.stack([np.asarray(Image.open(path).convert("RGB").resize((2, 2))).ravel() for path in samples])
+
+    def opened(spec, **others):
+        made = Own(small, device="cpu")
+        made.takes = "images"
+        return made
+
+    monkeypatch.setattr("holdfast.estimator.classifier.open_embedder", opened)
+    assert embedders  # imported before it is replaced
+    (album / "red" / "torn.png").write_bytes(b"nothing")
+    try:
+        done = holdfast("learn", album, "--model", tmp_path / "m", "--embedder", "onnx:any.onnx", "--no-cache")
+        assert done.exit_code == 0, done.output + str(done.exception)
+        assert "torn.png" in done.output and "Learned 28 samples" in " ".join(done.output.split())
+    finally:
+        (album / "red" / "torn.png").unlink()
+
+
+@pytest.mark.parametrize("flag", [["--backbone", "lenett"], ["--head", "simplx"], ["--memory", "-1"]])
+def test_wrong_flags_are_refused_before_anything_is_read(album, tmp_path, monkeypatch, flag):
+    monkeypatch.setattr("holdfast.cli.models.read", lambda *a, **k: pytest.fail("images were read"))
+    done = holdfast("learn", album, "--model", tmp_path / "m", *flag)
+    assert done.exit_code != 0 and flag[1].lstrip("-") in str(done.exception)
+
+
+def test_samples_of_another_kind_than_the_models_are_named(model, tmp_path):
+    (tmp_path / "q.csv").write_text("question\nwhere is it\n")
+    done = holdfast("predict", model, tmp_path / "q.csv", "--text", "question")
+    assert "These are texts, but the model takes images." in str(done.exception)
 
 
 def test_vectors_come_with_their_ids(model, album, tmp_path):
@@ -186,7 +228,7 @@ def test_inspecting_shows_and_draws(model, tmp_path):
         (["learn", "{tmp}", "--model", "{tmp}/m"], "no subfolders"),
         (["learn", "{album}", "--model", "{model}", "--slots", "9"], "cannot change"),
         (["predict", "{tmp}/nowhere", "{album}"], "no model in"),
-        (["predict", "{model}", "{tmp}/none.png"], "None of these"),
+        (["predict", "{model}", "{tmp}/none.png"], "no file or folder"),
         (["predict", "{model}", "{album}", "--reject", "7"], "reject is 7"),
     ],
 )

@@ -120,7 +120,8 @@ def test_vectors_are_learned_predicted_and_evaluated_on_the_command_line(
     model = tmp_path / "m"
     assert "2 classes" in command("learn", vectors["first"], "--model", model)
     told = command("learn", vectors["second"], vectors["first"], "--model", model)
-    assert "Known already, left alone" in told and "3 classes" in told and "by the method solved" in told
+    assert "Skipped, because the model knows them already" in told
+    assert "3 classes" in told and "by the method solved" in told
     lines = [json.loads(line) for line in command("predict", model, vectors["test"], "--json").splitlines()]
     assert len(lines) == 160 and lines[0]["label"] == "class 0" and 0.9 < lines[0]["probability"] <= 1
     assert command("predict", model, vectors["test"], "--csv").startswith("sample,label,probability,novelty\n")

@@ -162,9 +162,11 @@ def test_a_worse_model_is_kept_aside_and_says_so(tmp_path: Path, method: str) ->
     assert versions.rollback(tmp_path, version.number).number == version.number  # used anyway, as asked
 
 
-def test_too_few_samples_are_not_judged_and_wrong_shares_are_refused(tmp_path: Path) -> None:
+def test_too_few_samples_do_not_pass_a_gate_and_wrong_shares_are_refused(tmp_path: Path) -> None:
     clf = taught("ab", memory=4)
-    assert gate.judge(Gate(better_than=0.99), None, clf.model_).passed
+    verdict = gate.judge(Gate(better_than=0.1), None, clf.model_)
+    assert not verdict.passed and "cannot be judged: there are 4 held-back samples, and 20 are needed" in verdict.reason
+    assert gate.judge(Gate(no_worse_by=0.1), None, clf.model_).passed, "nothing was known before"
     with pytest.raises(BadConfig, match="keep-if-better-than is 90"):
         Gate(better_than=90)
 

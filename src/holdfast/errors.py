@@ -63,7 +63,12 @@ def hint(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+MOST_NAMES = 40  # known names that an error lists
+
+
 def nearest(kind: str, name: str, known: Iterable[str]) -> UnknownName:
-    """Return the error for an unknown `name`, with the closest known name and the list of all."""
+    """Return the error for an unknown `name`, with the closest known name and a list of the others."""
     names = sorted(known)
-    return UnknownName(f"There is no {kind} called {name!r}.{hint(name, names)} Known: {', '.join(names)}.")
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    listed = ", ".join(names[:MOST_NAMES]) + more
+    return UnknownName(f"There is no {kind} called {name!r}.{hint(name, names)} Known: {listed}.")

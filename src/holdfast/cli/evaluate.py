@@ -15,7 +15,7 @@ from ..errors import BadInput
 from ..hardware import Machine
 from .model_progress import say
 from .options import console, with_machine
-from .samples import answers, read_rows
+from .samples import answers, looked, read_rows
 
 CONFUSED = 10  # pairs of classes that are shown
 BINS = 10
@@ -43,11 +43,11 @@ def evaluate(
 
     hardware.use_threads(machine.threads)
     clf = IncrementalClassifier.load(model, device=machine.device, offline=offline)
-    rows = read_rows(sources, text, label, clf.embedder)
+    rows, embedded = looked(clf, read_rows(sources, text, label, clf.embedder))
     if None in rows.labels:
         raise BadInput("Some samples have no label: name the column of labels with --label, or use folders of classes.")
     known = {*map(str, clf.classes_.tolist())}
-    found = answers(clf, rows, None)
+    found = answers(clf, rows, embedded, None)
     truth = [str(each) for each in rows.labels]
     here = [i for i, name in enumerate(truth) if name in known]
     if not here:

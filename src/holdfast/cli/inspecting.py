@@ -14,7 +14,7 @@ from ..errors import BadInput
 from ..quantities import some
 from .model_progress import say
 from .options import console
-from .samples import embedded_rows, read_rows
+from .samples import looked, name_of, read_rows
 
 SHOWN = 10  # rows of each table
 
@@ -61,7 +61,8 @@ def inspect(
 def _show_classes(clf: Any) -> None:
     inner, report = clf.model_, {c.label: c for c in clf.stability_.classes}
     learned = "learned" if clf.method_ == "solved" else "remembered"
-    table = Table("class", "slot", learned, "held back", "moved since learned", "recall", "if rebuilt")
+    columns = ("slot", learned, "held back", "moved since learned", "recall", "if rebuilt")
+    table = Table(Column("class", overflow="fold", min_width=20), *columns)
     kept = inner.kept()
     for name in clf.classes_.tolist():
         slot, row = inner.labels.slots[name], report.get(name)
@@ -89,11 +90,11 @@ def _show_doubts(clf: Any, sources: list[Path], text: str | None, label: str | N
     from ..estimator import explain
 
     names = [str(each) for each in clf.classes_.tolist()]
-    rows = read_rows(sources, text, label, clf.embedder)
+    rows, embedded = looked(clf, read_rows(sources, text, label, clf.embedder))
     here = [i for i, each in enumerate(rows.labels) if each is not None and str(each) in names]
     if not here or len(names) < 2:
         raise BadInput("No sample has a label that the model knows: name the column of labels with --label.")
-    chances = clf.model_.chances(embedded_rows(clf, rows)).cpu().numpy()[here]
+    chances = clf.model_.chances(embedded).cpu().numpy()[here]
     truth = np.array([names.index(str(rows.labels[i])) for i in here])
     for title, found in (
         (f"Suspicious labels: the model gives them less than {100 * explain.UNLIKELY:g} %",
@@ -106,8 +107,7 @@ def _show_doubts(clf: Any, sources: list[Path], text: str | None, label: str | N
         names_of = ("sample", "label", "probability", "rather", "probability")
         table = Table(*(Column(name, overflow="fold") for name in names_of), title=title, title_justify="left")
         for each in found:
-            sample, place = rows.samples[here[each.row]], rows.places[here[each.row]]
-            table.add_row(escape(sample if isinstance(sample, str) else place), escape(str(each.label)),
+            table.add_row(escape(name_of(rows, here[each.row])), escape(str(each.label)),
                           f"{100 * each.probability:.1f} %", escape(str(each.rival)),
                           f"{100 * each.rival_probability:.1f} %")
         console.print(table)

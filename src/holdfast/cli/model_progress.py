@@ -13,7 +13,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..data import folders
-from ..errors import BadConfig
 from ..learning.training import Watcher
 from ..signals import Stopping
 from .options import complaints, console
@@ -33,17 +32,20 @@ def read(
     with bar_of("images") as bar:
         line = bar.add_task("reading", total=len(paths))
         found = folders.read(paths, shape, size, lambda: bar.advance(line), stop)
-    for _, why in found.bad[:20]:
-        complaints.print(f"[yellow]left out:[/] {escape(why)}", highlight=False, soft_wrap=True)
-    if len(found.bad) > 20:
-        complaints.print(f"[yellow]left out:[/] and {len(found.bad) - 20} more")
+    tell_left_out([why for _, why in found.bad])
     return found
+
+
+def tell_left_out(reasons: list[str]) -> None:
+    """List the images that could not be read."""
+    for why in reasons[:20]:
+        complaints.print(f"[yellow]left out:[/] {escape(why)}", highlight=False, soft_wrap=True)
+    if len(reasons) > 20:
+        complaints.print(f"[yellow]left out:[/] and {len(reasons) - 20} more")
 
 
 def look(clf: IncrementalClassifier, images: folders.Images) -> torch.Tensor:
     """Return the vectors (n, dim) of images, with a progress bar."""
-    if not len(clf.classes_):
-        raise BadConfig("Every class of this model has been forgotten: teach it one with learn first.")
     parts = []
     with bar_of("images") as bar:
         line = bar.add_task("looking", total=len(images.data))
@@ -69,11 +71,12 @@ def learning(clf: IncrementalClassifier, size: int, stopping: Stopping) -> Itera
             f"Without --epochs there are about {UPDATES}.", complaints,
         )
     with bar_of("epochs") as bar:
-        line = bar.add_task("learning", total=asked or automatic_epochs(size, batch, first=first))
+        total = asked or automatic_epochs(size, batch, first=first)
+        line = bar.add_task("learning", total=total, visible=False)  # a solved model has no epochs
 
         def epoch(record: dict[str, Any]) -> None:  # the record has the number of training samples
             total = asked or automatic_epochs(record["samples"], batch, first=first)
-            bar.update(line, completed=record["epoch"], total=total)
+            bar.update(line, completed=record["epoch"], total=total, visible=True)
 
         yield Watcher(epoch=epoch, stop=stopping.asked)
 

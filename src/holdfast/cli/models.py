@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import torch.nn.functional as F
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from .. import files, hardware
 from ..data import folders, tables
@@ -17,7 +14,7 @@ from ..errors import BadConfig, BadInput, Stopped
 from ..hardware import Machine
 from ..signals import Stopping
 from . import samples
-from .model_progress import learning, look, read, say
+from .model_progress import learning, read, say
 from .options import complaints, console, with_machine
 from .versions import BetterThan, NoWorseBy, keep_if_good
 
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from ..estimator.gate import Gate
 
 ModelArgument = Annotated[Path, typer.Argument(help="the model's folder", show_default=False)]
-ImagesArgument = Annotated[list[Path], typer.Argument(help="images, or folders of them", show_default=False)]
 
 
 @with_machine("device", "threads")
@@ -74,6 +70,7 @@ def learn(
     asked = {"backbone": backbone, "head": head, "slots": slots, "memory": memory, "image_size": size,
              "held_back": held_back, "epochs": epochs, "random_state": seed}
     asked = {name: value for name, value in asked.items() if value is not None}
+    check_parameters(asked)
     hardware.use_threads(machine.threads)
     if samples.are_rows(sources, text, embedder):
         return _learn_rows(sources, model, text, label, embedder, offline, not no_cache, again, asked, machine,
@@ -109,12 +106,19 @@ def learn(
             say(f"Stopped; {left}.", complaints)
             raise typer.Exit(stopping.exit_code) from None
         keep_if_good(clf, before, model, gate)
-    learned = f"Learned {len(labels)} images of {len({*labels})} classes; {len(clf.classes_)} classes in {model}."
-    say(learned)
+    took = f"{clf.model_.history[-1]['seconds']:.1f} s by the method {clf.method_}"
+    say(f"Learned {len(labels)} images in {took}; {len(clf.classes_)} classes in {model}.")
     if (accuracy := clf.model_.history[-1]["accuracy"]) is not None:
         held = clf.model_.history[-1]["held_back"]
         console.print(f"On {held} held-back images of all classes: {accuracy:.1f} % right.")
     say(clf.stability_.answer)
+
+
+def check_parameters(asked: dict[str, Any]) -> None:
+    """Refuse wrong names and numbers before anything is read."""
+    from ..estimator import IncrementalClassifier, settings
+
+    settings.read(IncrementalClassifier(**asked), image=True)
 
 
 def _learn_rows(
@@ -134,6 +138,8 @@ def _learn_rows(
         clf = _open_or_new(model, asked if begun else asked | {"embedder": embedder}, machine.device, offline)
         if begun and embedder is not None:
             clf.embedder = embedder
+        if clf.embedder is not None:
+            clf.check_embedder()
         clf.cache = cache
         before = getattr(clf, "model_", None)
         count = samples.learn_rows(clf, rows, again, model, stopping)
@@ -164,64 +170,42 @@ def predict(
     """
     from ..estimator import IncrementalClassifier
 
-    images, form = sources or [], "json" if json else "csv" if as_csv else "table"
-    loaded = IncrementalClassifier.load(model, device=machine.device, offline=offline)
-    if loaded.embedder is not None or len(loaded.model_.shape) == 1:
-        hardware.use_threads(machine.threads)
-        rows = samples.read_rows(images, text, None, loaded.embedder)
-        return samples.show_answers(samples.answers(loaded, rows, reject), form)
-    if not images:
-        raise BadInput("Give images, or folders of them.")
+    form = "json" if json else "csv" if as_csv else "table"
     hardware.use_threads(machine.threads)
-    clf, found = loaded, _read_images(loaded, images)
-    inner = clf.model_
-    limit = None if reject is None else inner.threshold(reject)
-    embedded = look(clf, found)
-    chances, novelty = inner.chances(embedded).cpu().numpy(), inner.novelty(embedded).cpu().tolist()
-    labels = [None if limit is not None and new > limit else label
-              for label, new in zip(clf.classes_[chances.argmax(1)].tolist(), novelty)]
-    if json:
-        for path, label, row, new in zip(found.paths, labels, chances, novelty):
-            best = sorted(zip(row.tolist(), clf.classes_.tolist()), reverse=True)[:3]
-            line = {
-                "path": str(path), "label": label, "probability": best[0][0], "novelty": new,
-                "best": [[name, chance] for chance, name in best],
-            }
-            typer.echo(files.dumps(line))
-        return
-    table = Table("image", "class", "probability", *([] if limit is None else [f"novelty (up to {limit:.2g})"]))
-    for path, label, row, new in zip(found.paths, labels, chances, novelty):
-        name = "[dim]none of these[/]" if label is None else escape(str(label))
-        shown = [] if limit is None else [f"{new:.2g}"]
-        table.add_row(escape(str(path)), name, f"{100 * row.max():.1f} %", *shown)
-    console.print(table)
+    clf = IncrementalClassifier.load(model, device=machine.device, offline=offline)
+    limit = None if reject is None else clf.model_.threshold(reject)
+    rows, embedded = samples.looked(clf, samples.read_rows(sources or [], text, None, clf.embedder))
+    samples.show_answers(samples.answers(clf, rows, embedded, reject), form, limit)
 
 
 @with_machine("device", "threads")
 def embed(
     machine: Machine,
     model: ModelArgument,
-    images: ImagesArgument,
+    sources: Annotated[list[Path], typer.Argument(help="images, tables, arrays, folders, or -", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="the .npy file for the vectors")] = Path("vectors.npy"),
+    text: Annotated[str | None, typer.Option("--text", help="column of texts in a table")] = None,
     unit: Annotated[bool, typer.Option("--unit", help="normalise the vectors to length one")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="never download an embedder")] = False,
 ) -> None:
-    """Write the images' vectors to a .npy file, and their paths in the same order to .ids.json beside it."""
+    """Write the samples' vectors to a .npy file, and their names in the same order to .ids.json beside it.
+
+    [dim]holdfast embed m/ inbox/ -o vectors.npy --unit[/]
+    """
     import io
 
     from ..estimator import IncrementalClassifier
 
     hardware.use_threads(machine.threads)
-    clf = IncrementalClassifier.load(model, device=machine.device)
-    found = _read_images(clf, images)
-    embedded = look(clf, found)
-    vectors = (F.normalize(embedded, dim=1) if unit else embedded).cpu().numpy()
+    clf = IncrementalClassifier.load(model, device=machine.device, offline=offline)
+    rows, embedded = samples.looked(clf, samples.read_rows(sources, text, None, clf.embedder))
+    vectors = clf.as_vectors(embedded, unit=unit)
     content = io.BytesIO()
     np.save(content, vectors, allow_pickle=False)
     ids = output.with_suffix(".ids.json")
     files.write_whole(output, content.getvalue())
-    files.write_json(ids, [str(path) for path in found.paths])
-    written = f"{len(vectors)} vectors of {vectors.shape[1]} numbers in {output}, their paths in {ids}."
-    say(written)
+    files.write_json(ids, [samples.name_of(rows, row) for row in range(len(vectors))])
+    say(f"{len(vectors)} vectors of {vectors.shape[1]} numbers in {output}, the samples' names in {ids}.")
 
 
 def _open_or_new(
@@ -242,14 +226,6 @@ def _open_or_new(
             f"{', '.join(f'{name}={getattr(clf, name)!r}' for name in changed)}. Leave them out of the command."
         )
     return clf
-
-
-def _read_images(clf: IncrementalClassifier, images: list[Path]) -> folders.Images:
-    """Read the images in the model's shape, or raise BadInput if none can be read."""
-    found = read(folders.files(images), _shape(clf))
-    if not found.paths:
-        raise BadInput("None of these could be read as an image.")
-    return found
 
 
 def _shape(clf: IncrementalClassifier) -> tuple[int, ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from .. import files
 from ..data import folders, tables
@@ -21,7 +21,7 @@ from ..data.tables import Rows
 from ..errors import BadConfig, BadInput, Stopped
 from ..quantities import some
 from ..signals import Stopping
-from .model_progress import bar_of, say
+from .model_progress import bar_of, look, read, say, tell_left_out
 from .options import complaints, console
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ TEXT = "sentence-transformers:sentence-transformers/all-MiniLM-L6-v2"  # the def
 TEXT_SIZE = "90 MB"
 PHOTO = "timm:mobilenetv3_small_100"  # the default for photographs if timm is installed
 PHOTO_SIZE = "10 MB"
+BEST = 3  # labels with their probabilities in an answer
 SMALL = 64  # pixels per side up to which images are no photographs
 
 
@@ -43,10 +44,15 @@ def read_rows(sources: list[Path], text: str | None, label: str | None, embedder
     """Read the samples: tables and arrays, folders of .txt, or folders of images for an embedder."""
     if text is not None and Path(text).is_file() and not sources:  # `--text questions.csv`: the file itself
         sources, text = [Path(text)], _only_column(Path(text), label)
-    if all(tables.is_table(source) for source in sources):
+    if sources and all(tables.is_table(source) for source in sources):
         if text is None and any(source.suffix.lower() in tables.TABLES for source in sources) and _has_text(embedder):
             text = _only_column(sources[0], label)
         return tables.read(sources, text, label)
+    for source in sources:
+        if not source.exists() and str(source) != "-":
+            raise BadInput(f"There is no file or folder {source}.")
+    if not sources:
+        raise BadInput("Give samples: images or folders of them, tables, arrays, or - for standard input.")
     found = folders.classes(sources) if any(child.is_dir() for source in sources for child in _children(source)) else {}
     if found:
         pairs = [(path, name) for name, paths in found.items() for path in paths]
@@ -87,8 +93,10 @@ def embedding(clf: IncrementalClassifier, count: int, stop: Any = None) -> Itera
                 raise Stopped
 
         clf._watch = watch
-        yield
-        del clf._watch
+        try:
+            yield
+        finally:
+            del clf._watch
 
 
 def text_embedder(clf_embedder: str | None, offline: bool) -> str:
@@ -123,9 +131,12 @@ def learn_rows(clf: IncrementalClassifier, rows: Rows, again: bool, model: Path,
     if unlabelled := [place for place, label in zip(rows.places, rows.labels) if label is None]:
         raise BadInput(f"There is no label for {some(unlabelled)}: name their column with --label, or "
                        f"store an array `labels`.")
+    check_kind(clf, rows)
+    if rows.kind == "images":
+        rows = readable(rows)
     known = set() if again else {*map(str, getattr(clf, "classes_", []))}
     if left := sorted({str(label) for label in rows.labels} & known):
-        say(f"Known already, left alone (--again learns more of them): {some(left, 10)}")
+        say(f"Skipped, because the model knows them already (--again learns more of them): {some(left, 10)}")
     chosen = [row for row, label in enumerate(rows.labels) if label not in known]
     if not chosen:
         raise typer.Exit
@@ -159,43 +170,102 @@ def _as_bad_input() -> Iterator[None]:
         raise BadInput(str(error)) from error
 
 
-def embedded_rows(clf: IncrementalClassifier, rows: Rows) -> Any:
-    """Return the model's vectors of these samples."""
+def looked(clf: IncrementalClassifier, rows: Rows) -> tuple[Rows, Any]:
+    """Return the rows that could be read, and the model's vectors of them; unreadable images are left out."""
+    if not len(clf.classes_):
+        raise BadConfig("Every class of this model has been forgotten: teach it one with learn first.")
+    check_kind(clf, rows)
+    if rows.kind == "images" and clf.embedder is None:
+        found = read([Path(path) for path in rows.samples], clf.model_.shape)
+        _check_some(found.paths)
+        return rows.only(_positions(rows.samples, found.paths)), look(clf, found)
+    if rows.kind == "images":
+        rows = readable(rows)
     with embedding(clf, len(rows.samples)):
-        as_they_are = clf.embedder is not None or len(clf.model_.shape) == 3
-        samples: Any = rows.samples if as_they_are else _stacked(rows.samples)
+        samples: Any = _stacked(rows.samples) if rows.kind == "vectors" and clf.embedder is None else rows.samples
         with _as_bad_input():
-            return clf._embed(samples)[1]
+            return rows, clf._embed(samples)[1]
 
 
-def answers(clf: IncrementalClassifier, rows: Rows, reject: float | None) -> list[dict[str, Any]]:
-    """Return label, probability and novelty of each row; the label is None where it is none of the classes."""
-    inner = clf.model_
+def readable(rows: Rows) -> Rows:
+    """Return the rows whose images can be decoded, and list the others."""
+    with bar_of("images") as bar:
+        line = bar.add_task("checking", total=len(rows.samples))
+        bad = folders.unreadable([Path(path) for path in rows.samples], lambda: bar.advance(line))
+    tell_left_out([why for _, why in bad])
+    broken = {path for path, _ in bad}
+    good = [row for row, path in enumerate(rows.samples) if Path(path) not in broken]
+    _check_some(good)
+    return rows.only(good)
+
+
+def check_kind(clf: IncrementalClassifier, rows: Rows) -> None:
+    """Raise BadInput if the model takes other samples than these."""
+    inner = getattr(clf, "model_", None)
+    if clf.embedder is not None:
+        takes = {"text": "texts"}.get(clf._open_embedder().takes, clf._open_embedder().takes)
+        by = f" by its embedder {clf.embedder}" if isinstance(clf.embedder, str) else " by its embedder"
+    elif inner is not None:
+        takes, by = "images" if len(inner.shape) == 3 else "vectors", ""
+    else:
+        return
+    if rows.kind != takes and takes != "samples":
+        remedy = "; name the column of texts with --text" if (takes, rows.kind) == ("texts", "vectors") else ""
+        raise BadInput(f"These are {rows.kind}, but the model takes {takes}{by}{remedy}.")
+
+
+def _check_some(found: Sequence[Any]) -> None:
+    if not found:
+        raise BadInput("None of these could be read as an image.")
+
+
+def _positions(every: Sequence[Any], some_of_them: Sequence[Path]) -> list[int]:
+    """Return where each of `some_of_them`, in order, stands in `every`."""
+    rest, found = iter(enumerate(every)), []
+    for wanted in some_of_them:
+        found.append(next(row for row, path in rest if Path(path) == wanted))
+    return found
+
+
+def name_of(rows: Rows, row: int) -> str:
+    """Return a sample's text or path, or for a vector its place."""
+    sample = rows.samples[row]
+    return str(sample) if isinstance(sample, str | Path) else rows.places[row]
+
+
+def answers(clf: IncrementalClassifier, rows: Rows, embedded: Any, reject: float | None) -> list[dict[str, Any]]:
+    """Return label, probability, novelty and the best three of each row; no label where it is none of the classes."""
+    inner, labels = clf.model_, clf.classes_.tolist()
     limit = None if reject is None else inner.threshold(reject)
-    embedded = embedded_rows(clf, rows)
     chances, novelty = inner.chances(embedded).cpu().numpy(), inner.novelty(embedded).cpu().tolist()
-    names = clf.classes_[chances.argmax(1)].tolist()
-    return [
-        {"sample": str(sample) if isinstance(sample, str | Path) else place,
-         "label": None if limit is not None and new > limit else name,
-         "probability": float(row.max()), "novelty": float(new)}
-        for sample, place, name, row, new in zip(rows.samples, rows.places, names, chances, novelty)
-    ]
+    found = []
+    for row, new in enumerate(novelty):
+        best = np.argsort(-chances[row], kind="stable")[:BEST].tolist()
+        strange = limit is not None and new > limit
+        found.append({
+            "sample": name_of(rows, row), "label": None if strange else labels[best[0]],
+            "probability": None if strange else float(chances[row, best[0]]), "novelty": float(new),
+            "best": [[labels[at], float(chances[row, at])] for at in best],
+        })
+    return found
 
 
-def show_answers(found: list[dict[str, Any]], form: str) -> None:
-    """Print the answers: a table, CSV, or JSON lines, one per sample."""
+def show_answers(found: list[dict[str, Any]], form: str, limit: float | None = None) -> None:
+    """Print the answers: a table, CSV, or JSON lines, one per sample. `limit` is the novelty that is rejected."""
     if form == "json":
         for each in found:
             typer.echo(files.dumps(each))
     elif form == "csv":
-        writer = csv.DictWriter(sys.stdout, list(found[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({**each, "label": each["label"] or ""} for each in found)
+        names = ("sample", "label", "probability", "novelty")
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(["" if each[name] is None else each[name] for name in names] for each in found)
     else:
-        table = Table("sample", "class", "probability", "novelty")
+        novelty = "novelty" if limit is None else f"novelty (up to {limit:.3g})"
+        table = Table(Column("sample", overflow="fold"), Column("class", overflow="fold"), "probability", novelty)
         for each in found:
             name = "[dim]none of these[/]" if each["label"] is None else escape(str(each["label"]))
+            sure = "-" if each["probability"] is None else f"{100 * each['probability']:.1f} %"
             sample = each["sample"] if len(each["sample"]) <= 70 else each["sample"][:67] + "..."
-            table.add_row(escape(sample), name, f"{100 * each['probability']:.1f} %", f"{each['novelty']:.3g}")
+            table.add_row(escape(sample), name, sure, f"{each['novelty']:.3g}")
         console.print(table)

@@ -33,7 +33,7 @@ def keep_if_good(clf: IncrementalClassifier, before: Any, model: Path, gate: Gat
     from ..estimator.gate import admit
 
     version, verdict = admit(gate, before, clf, model)
-    if gate != type(gate)():
+    if gate.asked:
         say(verdict.reason)
     if not verdict.passed:
         say(f"Not kept: the model in {model} is as it was. The new one is version {version.number}, set aside; "
@@ -68,4 +68,5 @@ def rollback(
     versions.history(model)  # before a lock makes a folder of a wrong name
     with versions.locked(model):
         chosen = versions.rollback(model, number)
-    say(f"Version {chosen.number} is in use: {chosen.classes} classes, {chosen.batches} batches.")
+    batches = f"{chosen.batches} batch{'es' * (chosen.batches != 1)}"
+    say(f"Version {chosen.number} is in use: {chosen.classes} classes, {batches}.")

@@ -66,6 +66,18 @@ def files(given: Iterable[Path]) -> list[Path]:
     return [path for each in given for path in (below(each) if each.is_dir() else [each])]
 
 
+def unreadable(paths: Sequence[Path], step: Step = lambda: None) -> list[tuple[Path, str]]:
+    """Return the images that cannot be decoded, each with the reason."""
+    bad = []
+    for path in paths:
+        try:
+            inputs.as_picture(path, str(path))
+        except BadInput as error:
+            bad.append((path, str(error)))
+        step()
+    return bad
+
+
 def longest_side(paths: Sequence[Path], most: int = 100) -> int:
     """Return the longest side in pixels among the first images that can be read."""
     return max((side for size in _sizes(paths[:most], lambda: False) for side in size), default=0)

@@ -35,6 +35,18 @@ class Rows:
         self.labels += more.labels
         self.places += more.places
 
+    def only(self, rows: Sequence[int]) -> Rows:
+        """Return these rows."""
+        return Rows(
+            [self.samples[row] for row in rows], [self.labels[row] for row in rows], [self.places[row] for row in rows]
+        )
+
+    @property
+    def kind(self) -> str:
+        """Return what the samples are: texts, images or vectors."""
+        first = self.samples[0] if len(self.samples) else ""
+        return "texts" if isinstance(first, str) else "images" if isinstance(first, Path) else "vectors"
+
 
 def is_table(path: Path) -> bool:
     """Return True for a source that this module reads: a table, an array, standard input, a folder of .txt files."""
@@ -98,7 +110,7 @@ def _from_records(name: str, table: list[dict[str, Any]], text: str | None, labe
     columns = list(table[0]) if table else []
     for wanted in (text, label):
         if table and wanted is not None and wanted not in columns:
-            raise nearest(f"column in {name}", wanted, map(str, columns))
+            raise nearest(f"column in {_shown(name)}", wanted, map(str, columns))
     found = [_label(row.get(label), name, number) if label else None for number, row in enumerate(table, 1)]
     places = [f"{name}:{number}" for number in range(1, len(table) + 1)]
     if text is not None:
@@ -108,15 +120,19 @@ def _from_records(name: str, table: list[dict[str, Any]], text: str | None, labe
     return Rows(vectors, found, places)
 
 
+def _shown(name: str) -> str:
+    return "standard input" if name == "-" else name
+
+
 def _text(value: Any, name: str, row: int) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise BadInput(f"Row {row} of {name} has no text: {value!r}. Fill it, or leave the row out.")
+        raise BadInput(f"Row {row} of {_shown(name)} has no text: {value!r}. Fill it, or leave the row out.")
     return value
 
 
 def _label(value: Any, name: str, row: int) -> str:
     if value is None or not str(value).strip():
-        raise BadInput(f"Row {row} of {name} has no label. Fill it, or leave the row out.")
+        raise BadInput(f"Row {row} of {_shown(name)} has no label. Fill it, or leave the row out.")
     return str(value)
 
 
@@ -126,8 +142,8 @@ def _vector(values: list[Any], name: str, row: int) -> np.ndarray:
     except (TypeError, ValueError):
         bad = next(value for value in values if not _is_number(value))
         raise BadInput(
-            f"Row {row} of {name} has {bad!r} where a number should be; name the column of texts with --text, or the "
-            f"column of labels with --label."
+            f"Row {row} of {_shown(name)} has {bad!r} where a number should be; name the column of texts with --text, "
+            f"or the column of labels with --label."
         ) from None
 
 

@@ -224,7 +224,11 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         """Return vectors (n, dim) for a search index, of length one with `unit`.
 
         They are the outputs of the junction for "replay", and the frozen features for "solved"."""
-        _, embedded = self._embed(X)
+        return self.as_vectors(self._embed(X)[1], unit=unit)
+
+    @staticmethod
+    def as_vectors(embedded: Tensor, *, unit: bool) -> np.ndarray:
+        """Return embedded samples as an array, of length one with `unit`."""
         return (F.normalize(embedded.double(), dim=1, eps=1e-300).float() if unit else embedded).cpu().numpy()
 
     def forget(self, label: Any, X: Any = None) -> IncrementalClassifier:
@@ -269,16 +273,21 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
 
     def _vectors(self, X: Any, model: Model | SolvedModel | None) -> np.ndarray:
         """Embed samples by the embedder, which must be the one that the model was taught with."""
-        embedder = self._open_embedder()
+        embedder = self.check_embedder(model)
+        if isinstance(X, str | Path):
+            raise BadInput(f"This is a single sample ({str(X)[:60]!r}); give a list of them.")
+        through = Cached(embedder) if self.cache and embedder.kind != "own" else embedder
+        return through(list(X), self.__dict__.get("_watch", lambda count: None))
+
+    def check_embedder(self, model: Model | SolvedModel | None = None) -> Embedder:
+        """Return the embedder; raise BadConfig if the model was taught with another one."""
+        embedder, model = self._open_embedder(), model or getattr(self, "model_", None)
         if model is not None and model.embedder != embedder.fingerprint:
             raise BadConfig(
                 f"This model was taught with the embedder {model.embedder or 'none'}, not with {embedder.fingerprint}: "
                 f"vectors of another embedder mean something else. Use that one, or begin a new model."
             )
-        if isinstance(X, str | Path):
-            raise BadInput(f"This is a single sample ({str(X)[:60]!r}); give a list of them.")
-        through = Cached(embedder) if self.cache and embedder.kind != "own" else embedder
-        return through(list(X), self.__dict__.get("_watch", lambda count: None))
+        return embedder
 
     def _open_embedder(self) -> Embedder:
         opened: Embedder | None = self.__dict__.get("_embedder")

@@ -7,6 +7,7 @@ names.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from .labels import Label
 
 FEW = 5  # samples below which a class is named
+CERTAIN = 0.001  # probability below which a class is out of the question
 UNLIKELY = 0.05  # probability of a sample's own label below which the label is suspicious
 
 
@@ -51,9 +53,10 @@ def confusions(classes: Sequence[Label], truth: np.ndarray, guess: np.ndarray) -
 
 
 def border(classes: Sequence[Label], chances: np.ndarray, truth: np.ndarray, most: int) -> list[Doubt]:
-    """Return the samples whose label and best rival are most nearly equally likely."""
+    """Return the samples whose label and best rival are most nearly equally likely; none that are certain."""
     found = [_doubt(classes, chances, truth, row) for row in range(len(truth))]
-    return sorted(found, key=lambda each: (abs(each.probability - each.rival_probability), each.row))[:most]
+    open_ = [each for each in found if min(each.probability, each.rival_probability) >= CERTAIN]
+    return sorted(open_, key=lambda each: (abs(math.log(each.probability / each.rival_probability)), each.row))[:most]
 
 
 def suspicious(classes: Sequence[Label], chances: np.ndarray, truth: np.ndarray, most: int) -> list[Doubt]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .classifier import IncrementalClassifier
 
 FEWEST = 20  # held-back samples below which nothing is judged
+REMEDY = "Teach more samples, or leave the gate out."
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Gate:
         for name, value in (("keep-if-better-than", self.better_than), ("no-worse-by", self.no_worse_by)):
             if value is not None and not 0 <= value < 1:
                 raise BadConfig(f"{name} is {value}; it is a share of held-back samples, such as 0.9 or 0.02.")
+
+
+    @property
+    def asked(self) -> bool:
+        return self.better_than is not None or self.no_worse_by is not None
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,12 @@ def admit(
 
 def judge(gate: Gate, before: Model | SolvedModel | None, after: Model | SolvedModel) -> Verdict:
     """Measure both models on held-back samples and decide."""
-    if gate.better_than is None and gate.no_worse_by is None:
+    if not gate.asked:
         return Verdict(True, "No gate was asked for.")
     accuracy, count = held_accuracy(after)
     if accuracy is None or count < FEWEST:
-        return Verdict(True, f"Not judged: there are {count} held-back samples, and {FEWEST} are needed.", accuracy)
+        told = f"It cannot be judged: there are {count} held-back samples, and {FEWEST} are needed."
+        return Verdict(before is None and gate.better_than is None, f"{told} {REMEDY}", accuracy)
     if gate.better_than is not None and accuracy < gate.better_than:
         return Verdict(
             False, f"It is {accuracy:.1%} right on {count} held-back samples; {gate.better_than:.1%} was asked for.",
@@ -76,8 +83,8 @@ def judge(gate: Gate, before: Model | SolvedModel | None, after: Model | SolvedM
     known = [slot for label, slot in after.labels.slots.items() if before.labels.slots.get(label) == slot]
     now, again = held_accuracy(after, known)
     if then is None or now is None or min(seen, again) < FEWEST:
-        return Verdict(True, f"Not judged: {min(seen, again)} held-back samples of the old classes, "
-                             f"and {FEWEST} are needed.", accuracy, then, now)
+        told = f"It cannot be judged: {min(seen, again)} held-back samples of the old classes, and {FEWEST} are needed."
+        return Verdict(False, f"{told} {REMEDY}", accuracy, then, now)
     told = f"On the classes known before it is {now:.1%} right, the old model {then:.1%}"
     if then - now > gate.no_worse_by + 1e-9:
         return Verdict(False, f"{told}; a loss of {gate.no_worse_by:.1%} was allowed.", accuracy, then, now)

@@ -96,15 +96,15 @@ def test_it_renders_tables_figures_and_claims(browser: Any, pages: dict[str, str
     open_page(browser, pages["full"])
     seen = browser.execute_script(
         """const size = (each) => { const b = each.getBoundingClientRect(); return b.width * b.height; };
-        return {tables: document.querySelectorAll('section[id$=tables] .parts table').length,
+        return {tables: document.querySelectorAll('section[id$=tables] .parts tbody tr').length,
           ablations: document.querySelectorAll('section[id$=beyond] table').length,
           figures: [...document.querySelectorAll('svg.plot')].map(size),
           text: document.body.innerText, requests: performance.getEntriesByType('resource').length};"""
     )
     assert seen["ablations"] >= 1
-    assert seen["tables"] == 2 * 8 and len(seen["figures"]) >= 7 and min(seen["figures"]) > 10_000
+    assert seen["tables"] == 2 * 72 and len(seen["figures"]) >= 7 and min(seen["figures"]) > 10_000
     assert seen["requests"] == 0
-    for words in ("did not count", "quick, scaled down", "not run", "tasks learned", "does not hold"):
+    for words in ("did not count", "quick, scaled down", "cells are not run", "tasks learned", "does not hold"):
         assert words in seen["text"], words
 
 
@@ -130,13 +130,15 @@ def test_a_click_on_a_heading_sorts_and_another_reverses(browser: Any, pages: di
 def test_empty_cells_sort_last_both_ways(browser: Any, pages: dict[str, str]) -> None:
     open_page(browser, pages["full"])
     last = browser.execute_script(
-        """const table = [...document.querySelectorAll('#quick-tables .parts table')][0];
-        const button = table.querySelectorAll('thead button')[3], found = [];
+        """const cells = [...document.querySelectorAll('details.missing tbody td[data-value=""]')];
+        const table = cells.find(each => each.innerText == 'none' || each.textContent == 'none').closest('table');
+        table.closest('details').open = true;
+        const button = table.querySelectorAll('thead button')[2], found = [];
         for (let i = 0; i < 2; i++) { button.click(); const rows = table.tBodies[0].rows;
-          found.push(rows[rows.length - 1].cells[3].innerText, rows[0].cells[3].innerText); }
+          found.push(rows[rows.length - 1].cells[2].innerText, rows[0].cells[2].innerText == 'none'); }
         return found;"""
     )
-    assert last == ["not run", "50.00", "not run", "50.00"]
+    assert last == ["none", False, "none", False]
 
 
 def test_a_link_from_a_cell_opens_its_runs(browser: Any, pages: dict[str, str]) -> None:

@@ -69,7 +69,7 @@ def search(queries: Tensor, gallery: Tensor, slots: Tensor) -> tuple[float, floa
     queries, gallery = queries.float(), gallery.float()
     single = slots[torch.cat([(part @ gallery.T).argmax(1) for part in queries.split(500)])] == slots
     names, column = slots.unique(return_inverse=True)
-    means = torch.zeros(len(names), gallery.shape[1], device=gallery.device).index_add_(0, column, gallery)
+    means = gallery.new_zeros(len(names), gallery.shape[1]).index_add_(0, column, gallery)
     mean = (queries @ F.normalize(means, dim=1).T).argmax(1) == column
     return 100 * float(single.double().mean()), 100 * float(mean.double().mean())
 

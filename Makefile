@@ -3,6 +3,8 @@
 # make test-all  those and the slow ones
 # make lint      ruff and mypy
 # make torture   kill runs, fill disks, garble files: half an hour
+# make dist      build the wheel and the sdist; try the wheel in a fresh environment, from an empty folder
+# make workflows check the GitHub workflows against their schema
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= dev
@@ -13,7 +15,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 # One thread per test process: two that share two cores finish sooner than one with two threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test test-all lint torture clean venv
+.PHONY: demo test test-all lint torture dist workflows clean venv
 
 demo: $(READY)
 	$(BIN)/holdfast run split-digits --out demo
@@ -31,6 +33,16 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+dist: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dist]"
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python tools/try_wheel.py dist
+
+workflows: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dist]"
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+
 venv: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -39,4 +51,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo build src/*.egg-info
+	rm -rf $(VENV) demo build dist src/*.egg-info

@@ -4,6 +4,7 @@
 # make lint      ruff and mypy
 # make torture   kill runs, fill disks, garble files: half an hour
 # make dist      build the wheel and the sdist; try the wheel in a fresh environment, from an empty folder
+# make docs      build the site into site/, strictly
 # make workflows check the GitHub workflows against their schema
 PYTHON ?= python3
 VENV ?= .venv
@@ -15,7 +16,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 # One thread per test process: two that share two cores finish sooner than one with two threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test test-all lint torture dist workflows clean venv
+.PHONY: demo test test-all lint torture docs dist workflows clean venv
 
 demo: $(READY)
 	$(BIN)/holdfast run split-digits --out demo
@@ -32,6 +33,10 @@ torture: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 dist: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dist]"
@@ -51,4 +56,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo build dist src/*.egg-info
+	rm -rf $(VENV) demo build dist site src/*.egg-info

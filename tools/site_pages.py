@@ -113,7 +113,7 @@ def reproduced() -> str:
         f"One row per method and published number, from the records in `results/`. **Verified**: {SEEDS} seeds or "
         "more, and our mean is within two of the paper's standard deviations or one point, whichever is larger. "
         "**Differs**: as many seeds, and it is not. A method without a published number on these benchmarks is marked "
-        "as such: its update is tested against an independent derivation, which verifies the method and not a number.", "",
+        "as such: its update is tested against an independent derivation, which verifies the method, not a number.", "",
         "| method | benchmark | memory | published | ours | verdict | command |", "|---|---|--:|--:|--:|---|---|",
     ]
     for name in METHODS:

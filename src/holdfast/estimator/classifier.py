@@ -19,11 +19,12 @@ from ..errors import BadConfig, BadInput
 from ..learning.training import Watcher
 from . import labels, settings, solved
 from .model import Model, assemble
+from .sharing import Shared
 from .shown import Shown
 from .solved import SolvedModel
 
 
-class IncrementalClassifier(ClassifierMixin, Shown):
+class IncrementalClassifier(ClassifierMixin, Shared, Shown):
     """A classifier that learns new classes at any time and predicts among all classes so far.
 
     Parameters

@@ -3,6 +3,9 @@
 # make test-all  those and the slow ones
 # make lint      ruff and mypy
 # make torture   kill runs, fill disks, garble files: half an hour
+# make dist      build the wheel and the sdist; try the wheel in a fresh environment, from an empty folder
+# make docs      build the site into site/, strictly
+# make workflows check the GitHub workflows against their schema
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= dev
@@ -13,7 +16,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 # One thread per test process: two that share two cores finish sooner than one with two threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test test-all lint torture clean venv
+.PHONY: demo test test-all lint torture docs dist workflows clean venv
 
 demo: $(READY)
 	$(BIN)/holdfast run split-digits --out demo
@@ -31,6 +34,20 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/python -m mkdocs build --strict --quiet
+
+dist: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dist]"
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python tools/try_wheel.py dist
+
+workflows: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dist]"
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+
 venv: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -39,4 +56,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo build src/*.egg-info
+	rm -rf $(VENV) demo build dist site src/*.egg-info

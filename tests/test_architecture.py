@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
-PACKAGES = ("data", "embedders", "backbones", "heads", "solving", "learning", "methods", "runs", "sweeps", "paper",
-            "report", "estimator", "serving", "cli")
+PACKAGES = ("data", "embedders", "backbones", "heads", "solving", "learning", "loggers", "methods", "runs", "testing",
+            "sweeps", "paper", "report", "estimator", "serving", "cli")
 LONGEST = 350  # lines; a longer module holds two ideas
 
 

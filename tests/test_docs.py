@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from conftest import assert_same_bits, bits, make_tiny_stream, make_tiny_trainer
-from holdfast import heads
-from holdfast.errors import Stopped
-from holdfast.learning.training import Watcher
+from conftest import make_tiny_stream, make_tiny_trainer
 from holdfast.methods import METHODS
 
+PAGES = ("index.md", "concepts.md", "tutorials/teach.md", "tutorials/compare.md", "how-to/other-data.md",
+         "how-to/search-index.md", "how-to/logging.md")
 PAGE = Path(__file__).parent.parent / "docs" / "adding-a-method.md"
 
 
@@ -46,28 +45,11 @@ def test_a_method_from_nothing_takes_less_than_sixty_lines() -> None:
     assert len(method.strip().splitlines()) < 60
 
 
-@pytest.mark.parametrize("head", list(heads.HEADS))
-def test_the_documented_method_runs_with_every_head(documented: type, head: str) -> None:
-    trainer = make_tiny_trainer(method="my-pull", head=head, epochs=1)
-    assert type(trainer.method) is documented
-    trainer.run()
-    assert trainer.at.task == 3
-
-
-@pytest.mark.parametrize("stop", [1, 5])
-def test_the_documented_method_resumes_to_the_same_bits(documented: type, stop: int) -> None:
-    whole = make_tiny_trainer(method="my-pull", head="simplex", epochs=1)
-    whole.run()
-    count = iter(range(stop, -1, -1))
-    cut = make_tiny_trainer(
-        method="my-pull", head="simplex", epochs=1, watcher=Watcher(stop=lambda: next(count) == 0)
-    )
-    with pytest.raises(Stopped):
-        cut.run()
-    resumed = make_tiny_trainer(method="my-pull", head="simplex", epochs=1)
-    resumed.load(*cut.state())
-    resumed.run()
-    assert_same_bits(bits(whole), bits(resumed))
+def test_the_documented_method_keeps_its_promises(documented: type) -> None:
+    """With every head; stopped at every step and resumed to the same bits; the page's own test says so."""
+    assert type(make_tiny_trainer(method="my-pull").method) is documented
+    exec(compile(example(3), "docs/adding-a-method.md", "exec"), found := {})
+    found["test_my_pull_keeps_its_promises"]()
 
 
 def test_the_documented_method_moves_its_weights_less(documented: type) -> None:
@@ -166,3 +148,44 @@ def test_the_tables_say_what_the_records_say() -> None:
         [sys.executable, str(PAGE.parents[1] / "tools" / "show_results.py"), "--check"], capture_output=True, text=True
     )
     assert told.returncode == 0, told.stdout + told.stderr
+
+
+# The site.
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_of_the_page_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.loggers import LOGGERS
+
+    for registry in (METHODS, LOGGERS):
+        for part in ("_things", "_lines"):
+            monkeypatch.setattr(registry, part, dict(getattr(registry, part)))
+    blocks = re.findall(r"^```python\n(.*?)^```", (PAGE.parent / name).read_text(), flags=re.M | re.S)
+    assert blocks
+    names: dict[str, object] = {"__name__": "documented_page"}
+    for number, block in enumerate(blocks, 1):
+        exec(compile(block, f"{name}, block {number}", "exec", dont_inherit=True), names)
+
+
+def test_every_page_with_python_is_run_by_some_test() -> None:
+    run = {*PAGES, "adding-a-method.md", "your-own-data.md", "pretrained.md", "solved.md"}
+    pages = [path for path in PAGE.parent.rglob("*.md") if "```python" in path.read_text()]
+    assert {str(path.relative_to(PAGE.parent)) for path in pages} <= run
+
+
+def test_every_page_is_in_the_navigation_and_the_generated_ones_say_what_the_code_says() -> None:
+    made = {"results.md", "reproducibility.md", "reference/options.md"}
+    there = {str(path.relative_to(PAGE.parent)) for path in PAGE.parent.rglob("*.md")}
+    listed = set(re.findall(r"[\w/-]+\.md", (PAGE.parents[1] / "mkdocs.yml").read_text()))
+    assert listed == there | made
+    sys.path.insert(0, str(PAGE.parents[1] / "tools"))
+    import site_pages
+
+    methods = site_pages.reproduced()
+    assert all(f"`{name}" in methods for name in METHODS)
+    assert "| `replay+simplex` | split-mnist | 100 | 82.32 ± 2.19 |" in methods
+    options = site_pages.options()
+    assert "| `--power` |" not in options and "| `--gem-replay` | `False` |" in options
+    assert "| `slots` | `1000` |" in site_pages.parameters()
+    told = site_pages.linked("[`gem.py`](../src/gem.py), [here](../../src/a.py), [solved](../solved.md)", "how-to/x.md")
+    assert told == "`gem.py`, here (`src/a.py`), [solved](../solved.md)"

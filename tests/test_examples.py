@@ -51,6 +51,12 @@ def test_the_simplex_head_learns_inside_avalanche():
     assert example("with_avalanche").main() > 0.7
 
 
+@pytest.mark.parametrize("library", ["lightning", "accelerate", "transformers"])
+def test_the_simplex_head_learns_in_another_library_s_loop(library):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    assert example(f"with_{library}").main() > 0.85
+
+
 @pytest.mark.parametrize("name", ["simplex", "orthoplex", "cube", "preallocated"])
 def test_backbone_and_head_in_a_sequential_are_a_model_for_any_library(name):
     """Logits by calling it, and the usual loss of them is the head's own."""

@@ -17,6 +17,7 @@ from holdfast.heads.base import Head
 from holdfast.heads.cosine import CosineHead
 from holdfast.heads.fixed import FixedHead
 from holdfast.heads.polytopes import Cube
+from holdfast.testing import check_head
 
 SLOTS, WIDTH = 8, 5
 SEEN = (1, 4, 6)
@@ -190,13 +191,9 @@ def test_opening_is_a_union_and_closing_takes_one_away() -> None:
 
 
 @pytest.mark.parametrize("name", list(heads.HEADS))
-def test_a_state_dict_brings_back_weights_and_open_slots(name: str, features: Tensor, targets: Tensor) -> None:
-    head, other = head_of(name), heads.build(name, WIDTH, SLOTS).double()
-    head.open(SEEN)
-    other.load_state_dict(head.state_dict())
-    assert other.seen.tolist() == list(SEEN)
-    assert torch.equal(other.logits(features), head.logits(features))
-    assert torch.equal(other.loss(features, targets), head.loss(features, targets))
+@pytest.mark.parametrize("over", ["all", "seen"])
+def test_every_head_keeps_its_promises(name: str, over: str) -> None:
+    check_head(name, softmax_over=over)
 
 
 def test_a_cube_of_two_to_the_sixty_four_slots_trains() -> None:

@@ -14,11 +14,12 @@ from holdfast.data import DATASETS
 from holdfast.errors import BadConfig, HoldfastError, UnknownName
 from holdfast.heads import HEADS
 from holdfast.learning.augment import AUGMENTATIONS
+from holdfast.loggers import LOGGERS
 from holdfast.methods import METHODS
 from holdfast.options import Options, declared, option
 from holdfast.runs.benchmarks import BENCHMARKS
 
-EVERY_REGISTRY = [AUGMENTATIONS, BACKBONES, BENCHMARKS, DATASETS, HEADS, METHODS]
+EVERY_REGISTRY = [AUGMENTATIONS, BACKBONES, BENCHMARKS, DATASETS, HEADS, LOGGERS, METHODS]
 
 
 @pytest.fixture

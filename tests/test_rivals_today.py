@@ -11,7 +11,6 @@ import torch
 
 from conftest import make_tiny_config, make_tiny_stream, make_tiny_trainer
 from holdfast.errors import BadConfig
-from holdfast.heads import HEADS
 from holdfast.learning.learner import Learner
 from holdfast.methods import METHODS
 from holdfast.methods.rehearsal import Rehearsal
@@ -329,18 +328,6 @@ def test_ranpac_chooses_its_penalty_without_help() -> None:
 
 
 # What all of them share.
-
-
-@pytest.mark.parametrize("name", NEW)
-@pytest.mark.parametrize("head", HEADS)
-def test_every_method_works_with_a_head_or_says_which_heads_it_works_with(name: str, head: str) -> None:
-    try:
-        trainer = make_tiny_trainer(method=name, head=head, epochs=1)
-    except BadConfig as error:
-        assert "choose --head" in str(error) and head not in ("simplex", METHODS[name].head)
-        return
-    trainer.run()
-    assert trainer.at.task == 3 and all(bool(p.isfinite().all()) for p in trainer.learner.parameters())
 
 
 def test_what_a_method_predicts_is_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from .. import loggers
 from ..errors import BadConfig, Stopped
 from ..hardware import Machine
 from ..learning import distributed
@@ -36,6 +37,9 @@ def run(
     search: Annotated[
         list[str] | None, typer.Option("--search", help="try values, such as strength=1,10,100, on a validation split")
     ] = None,
+    log: Annotated[
+        list[str] | None, typer.Option("--log", help="log to tensorboard, wandb or mlflow; may be repeated")
+    ] = None,
 ) -> None:
     """Train on a benchmark task by task, and measure accuracy, forgetting and drift.
 
@@ -47,16 +51,16 @@ def run(
     """
     if search:
         distributed.alone("--search")
-        if machine.memory_on_disk or not resume:
-            flag = "--memory-on-disk" if machine.memory_on_disk else "--fresh"
+        if machine.memory_on_disk or not resume or log:
+            flag = "--memory-on-disk" if machine.memory_on_disk else "--log" if log else "--fresh"
             raise BadConfig(f"{flag} is for a single run; leave it out of a --search.")
         return search_grid(config, search, machine)
     with distributed.session():
         console.quiet = complaints.quiet = distributed.ranks().rank > 0  # only rank 0 prints
-        one_run(config, machine, resume)
+        one_run(config, machine, resume, log or [])
 
 
-def one_run(config: Config, machine: Machine, resume: bool) -> None:
+def one_run(config: Config, machine: Machine, resume: bool, log: list[str]) -> None:
     """Execute a run with a progress bar, and show its result."""
     full = config.resolved()
     folder = RunFolder(Path(machine.out) / full.name)
@@ -67,18 +71,25 @@ def one_run(config: Config, machine: Machine, resume: bool) -> None:
             f"validation split, add --search {name}={value / 10:g},{value:g},{value * 10:g}", highlight=False,
             soft_wrap=True, markup=False,
         )
+    told = loggers.Run(full.name, folder.path, full.to_json())
     with Stopping() as stopping:
         try:
-            with progress.live(console, full.phases(), full.epochs or 1, stopping.asked) as watcher:
-                result = experiment.run(full, machine, watcher=watcher, resume=resume)
+            with (
+                progress.live(console, full.phases(), full.epochs or 1, stopping.asked) as watcher,
+                loggers.logging(log if distributed.ranks().rank == 0 else [], told, watcher) as logged,
+            ):
+                result = experiment.run(full, machine, watcher=logged.watcher, resume=resume)
+                logged.end(result)
         except Stopped:
-            again = f"{full.command()}{flags_of(machine)}"
+            again = f"{full.command()}{flags_of(machine)}" + "".join(f" --log {name}" for name in log)
             if distributed.ranks().world > 1:
                 again = f"torchrun ... -m {again}  (torchrun's own options as before)"
             text = f"Stopped and saved in {folder.path}. Resume with the same command:\n{again}"
             complaints.print(text, highlight=False, markup=False, soft_wrap=True)
             raise typer.Exit(stopping.exit_code) from None
     progress.show_result(console, result, cells.published(full))
+    if log and not logged.opened:
+        console.print("The run was finished already, so nothing was logged; --fresh runs it again.")
     console.print(f"Everything is in {folder.path}: result.json, accuracy.png, ...", markup=False, soft_wrap=True)
 
 

@@ -8,21 +8,23 @@ from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from .. import hardware
-from ..data import inputs
+from ..data import inputs, others
 from ..embedders import Cached, Embedder, open_embedder
 from ..errors import BadConfig, BadInput
 from ..learning.training import Watcher
 from . import labels, settings, solved
 from .model import Model, assemble
+from .sharing import Shared
+from .shown import Shown
 from .solved import SolvedModel
 
 
-class IncrementalClassifier(ClassifierMixin, BaseEstimator):
+class IncrementalClassifier(ClassifierMixin, Shared, Shown):
     """A classifier that learns new classes at any time and predicts among all classes so far.
 
     Parameters
@@ -134,12 +136,14 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
 
     # Learning.
 
-    def fit(self, X: Any, y: Any, *, watcher: Watcher | None = None) -> IncrementalClassifier:
-        """Discard the current model and learn these samples."""
+    def fit(self, X: Any, y: Any = None, *, watcher: Watcher | None = None) -> IncrementalClassifier:
+        """Discard the current model and learn these samples.
+
+        X and y are arrays or lists; or X is a data set of another library, with its labels (`holdfast.data.others`)."""
         return self._teach(X, y, None, watcher)
 
     def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, *, watcher: Watcher | None = None
+        self, X: Any, y: Any = None, classes: Any = None, *, watcher: Watcher | None = None
     ) -> IncrementalClassifier:
         """Learn new classes, more samples of known classes, or both. An error leaves the model unchanged.
 
@@ -158,6 +162,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
             after = None if before is None else before.copy()
             if after is not None:
                 settings.follow(self, after)
+            X, y = others.labelled(X, y)
             data = self._read(X, before)
             names = labels.read(y, len(data))
             after = after or self._begin(data)
@@ -296,6 +301,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):
         return opened
 
     def _read(self, X: Any, model: Model | SolvedModel | None) -> Tensor:
+        X = others.samples(X)
         if self.embedder is not None:
             return inputs.vectors(self._vectors(X, model))
         if model is not None and model.embedder is not None:

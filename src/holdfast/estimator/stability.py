@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..learning.metrics import degrees
+from ..markup import table
 from ..quantities import some
 from .labels import Label
 from .refreshing import Refreshing
@@ -30,6 +31,7 @@ from .refreshing import Refreshing
 if TYPE_CHECKING:
     from .model import Model
 
+HEAD = ("class", "samples", "moved", "since learned", "recall", "refreshed")
 TOLERANCE = 0.02  # loss of recall up to which the index is kept
 FEW = round(1 / TOLERANCE)  # held-back samples below which a single one exceeds the tolerance
 
@@ -101,17 +103,23 @@ class Stability:
         return [*([thin] if samples < FEW else []), *([blind] if without else [])]
 
     def __str__(self) -> str:
-        head = ("class", "samples", "moved", "since learned", "recall", "refreshed")
-        rows = [
+        rows = self._rows()
+        widths = [max(len(row[i]) for row in [HEAD, *rows]) for i in range(len(HEAD))]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in [HEAD, *rows]]
+        return "\n".join([*lines, self.answer])
+
+    def _repr_html_(self) -> str:
+        return table(HEAD, self._rows(), "Stability of the vectors", self.answer)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = [
             (str(c.label), str(c.samples), _angle(c.moved), _angle(c.moved_since_learned), _percent(c.recall),
              _percent(c.recall_refreshed))
             for c in self.classes
         ]
         rows.append(("all", str(sum(c.samples for c in self.classes)), "", "", _percent(self.recall),
                      _percent(self.recall_refreshed)))
-        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in [head, *rows]]
-        return "\n".join([*lines, self.answer])
+        return rows
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "action": self.action, "refresh": list(self.refresh)}

@@ -24,6 +24,7 @@ class Watcher:
     """Functions to call while training, for a progress bar or a test. All of them are optional."""
 
     step: Callable[[int], None] = lambda samples: None
+    losses: Callable[[Tensor, int], None] = lambda losses, first: None  # of an epoch, and its first step's number
     epoch: Callable[[dict[str, Any]], None] = lambda record: None
     task: Callable[[dict[str, Any]], None] = lambda record: None
     stop: Callable[[], bool] = lambda: False
@@ -130,8 +131,10 @@ class Trainer:
             "samples": len(task.train),
             "seconds": round(at.seconds, 3),
         }
+        first = sum(earlier.get("steps", 0) for earlier in at.records)
         at.records.append(record)
         at.epoch, at.step, at.order, at.losses, at.seconds = at.epoch + 1, 0, None, None, 0.0
+        self.watcher.losses(losses, first)
         self.watcher.epoch(record)
 
     def _set_rates(self) -> None:

@@ -67,12 +67,13 @@ class RanPAC(Streaming):
     def place(self, head: Any) -> nn.Linear:
         width = self.options.projections
         layer: nn.Linear
-        if isinstance(head, FixedHead):
-            head.junction = layer = ProjectedJunction(self.expansion, width, head.dim)
-        else:
-            head.junction, head.dim = nn.Sequential(head.junction, self.expansion), width
-            head.rows = layer = nn.Linear(width, head.slots)
-        nn.init.zeros_(layer.weight)  # the layer's own initialisation would not come from the run's seed
+        with torch.random.fork_rng(devices=[]):  # the layer's own initialisation would not come from the run's seed
+            if isinstance(head, FixedHead):
+                head.junction = layer = ProjectedJunction(self.expansion, width, head.dim)
+            else:
+                head.junction, head.dim = nn.Sequential(head.junction, self.expansion), width
+                head.rows = layer = nn.Linear(width, head.slots)
+        nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
         return layer.to(self.learner.shift)  # its device and dtype
 

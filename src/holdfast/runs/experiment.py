@@ -21,7 +21,8 @@ from ..learning.training import Trainer, Watcher
 from . import environment
 from .build import make_stream, make_trainer
 from .config import Config
-from .folder import Result, RunFolder, checkpoint_number
+from .folder import RunFolder, checkpoint_number
+from .shown import Result
 
 UNFIT = (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError)  # loading a foreign checkpoint
 
@@ -168,7 +169,7 @@ def summarise(
     features, directions = torch.stack(at.features), torch.stack(at.directions)
     epochs = [record for record in at.records if "epoch" in record]
     drift = metrics.drift(features, slots)
-    return {
+    return Result({
         "config": config.to_json(),
         "hash": config.hash,
         "quick": config.quick,
@@ -193,7 +194,7 @@ def summarise(
         "seconds": round(sum(record["seconds"] for record in epochs), 3),
         "environment": environments[-1] if environments else {},
         **({"environments": environments} if len(environments) > 1 else {}),
-    }
+    })
 
 
 def _mean_of_old(drift: list[list[float | None]], slots: list[tuple[int, ...]]) -> float | None:

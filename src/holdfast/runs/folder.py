@@ -16,8 +16,8 @@ from .. import files
 from ..errors import BadFile, CannotWrite, RunLocked
 from . import results
 from .config import Config
+from .shown import Result
 
-Result = dict[str, Any]
 PATIENCE = 0.5  # seconds to wait for a run's lock, since a sweep takes it for an instant to test it
 
 
@@ -106,7 +106,7 @@ class RunFolder:
         result = files.read_record(self.result)
         if not isinstance(result, dict):
             raise BadFile(f"{self.result} is not a result.")
-        return result
+        return Result(result)
 
     def finished(self, config: Config) -> Result | None:
         """Return the result if the run is finished; rename a damaged one to `.damaged` with a warning."""

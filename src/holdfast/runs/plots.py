@@ -35,6 +35,15 @@ STYLE: Any = {
 }
 
 
+class Picture(Figure):
+    """A figure that a notebook shows even if pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png")
+        return content.getvalue()
+
+
 def run_pictures(result: dict[str, Any], folder: Path) -> list[Path]:
     """Write `accuracy.png` and `drift.png` of one run; return their paths."""
     with matplotlib.rc_context(STYLE):
@@ -44,10 +53,10 @@ def run_pictures(result: dict[str, Any], folder: Path) -> list[Path]:
         ]
 
 
-def accuracy_figure(result: dict[str, Any]) -> Figure:
+def accuracy_figure(result: dict[str, Any]) -> Picture:
     """Plot each task's accuracy since it was learned, and the average over the tasks seen."""
     matrix = result["accuracy_matrix"]
-    figure = Figure(figsize=(7, 4.2))
+    figure = Picture(figsize=(7, 4.2))
     axes = figure.subplots()
     steps = range(1, len(matrix) + 1)
     for task in range(len(matrix[-1])):
@@ -61,10 +70,10 @@ def accuracy_figure(result: dict[str, Any]) -> Figure:
     return figure
 
 
-def drift_figure(result: dict[str, Any]) -> Figure:
+def drift_figure(result: dict[str, Any]) -> Picture:
     """Plot how many degrees each class's mean feature has turned since it was learned."""
     drift, labels = result["drift"], result["labels"]
-    figure = Figure(figsize=(7, 4.2))
+    figure = Picture(figsize=(7, 4.2))
     axes = figure.subplots()
     steps = list(range(1, len(drift) + 1))
     many = len(labels) > 20

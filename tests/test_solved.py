@@ -220,3 +220,13 @@ def test_a_class_is_forgotten_exactly_when_its_samples_are_given_again() -> None
     with pytest.raises(BadInput, match="give all of them"):
         clf.forget(4, X[y == 4][:5])
     assert 4 in clf.classes_
+
+
+@pytest.mark.parametrize("settings", [{"width": 0}, {"epochs": 1}])
+def test_a_saved_model_does_not_name_a_forgotten_class(settings: dict[str, int], tmp_path: Path) -> None:
+    X, y = load_digits(return_X_y=True)
+    names = np.array([f"secret-{label}" for label in y])
+    clf = IncrementalClassifier(slots=20, **settings).partial_fit(X[y < 3], names[y < 3]).forget("secret-1")
+    clf.save(tmp_path)
+    content = (tmp_path / "model.safetensors").read_bytes()
+    assert b"secret-1" not in content and b"secret-2" in content

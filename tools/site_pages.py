@@ -9,12 +9,10 @@ import inspect
 import re
 import sys
 from pathlib import Path
-from statistics import mean, pstdev
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
-SEEDS = 3  # fewest runs that verify a number
 OUTSIDE = re.compile(r"(?<!!)\[([^\]]*)\]\((?:\.\./)+(?!docs/)([^)]*)\)")
 
 
@@ -105,22 +103,23 @@ def reproduced() -> str:
     from holdfast.methods import METHODS
     from holdfast.paper import cells
     from holdfast.paper.editions import editions
+    from holdfast.report.tables import Entry
     from holdfast.runs import records
 
     edition = editions(records.read(ROOT / "results").runs)[0]
     lines = [
         "# Reproducibility", "",
-        f"One row per method and published number, from the records in `results/`. **Verified**: {SEEDS} seeds or "
-        "more, and our mean is within two of the paper's standard deviations or one point, whichever is larger. "
-        "**Differs**: as many seeds, and it is not. A method without a published number on these benchmarks is marked "
-        "as such: its update is tested against an independent derivation, which verifies the method, not a number.", "",
+        "One row per method and published number, from the records in `results/`. **Verified**: the paper's mean lies "
+        "in our 95 % interval over seeds. **Differs**: it does not. One seed has no interval. A method without a "
+        "published number on these benchmarks is marked as such; its tests compare its update with an independent "
+        "computation, which checks the method, not a number.", "",
         "| method | benchmark | memory | published | ours | verdict | command |", "|---|---|--:|--:|--:|---|---|",
     ]
     for name in METHODS:
         published = [cell for cell in cells.cells("table1") if cell.row.split("+")[0] == name and cell.mean is not None]
-        found = [(cell, edition.of_cell(cell)) for cell in published]
-        lines += [judged(name, cell, runs) for cell, runs in found if runs]
-        if not any(runs for _, runs in found):
+        found = [Entry(cell, edition.of_cell(cell)) for cell in published]
+        lines += [judged(entry) for entry in found if entry.runs]
+        if not any(entry.runs for entry in found):
             count = sum(run.config.method == name for run in edition.runs)
             told = "published, not run yet" if published else "no published number"
             lines.append(row(f"`{name}`", "", "", "", f"{count} run{'s' * (count > 1)}" if count else "no run", told,
@@ -128,18 +127,13 @@ def reproduced() -> str:
     return "\n".join(lines) + "\n"
 
 
-def judged(name: str, cell: Any, runs: Any) -> str:
-    """The row of one published number."""
-    accuracies = [run.accuracy for run in runs]
-    ours, spread = mean(accuracies), pstdev(accuracies)
-    near = abs(ours - cell.mean) <= max(1.0, 2 * (cell.std or 0.0))
-    count = f"{len(runs)} seed{'s' * (len(runs) > 1)}"
-    verdict = "verified" if near else "differs"
-    if len(runs) < SEEDS:
-        verdict = f"too few seeds, {'near' if near else 'not near'}"
-    return row(f"`{cell.row}`", cell.benchmark, str(cell.memory or ""), f"{cell.mean:.2f} ± {cell.std:.2f}",
-               f"{ours:.2f}" + (f" ± {spread:.2f}" if len(runs) > 1 else "") + f" ({count})", verdict,
-               f"`{runs[0].config.command()}`")
+def judged(entry: Any) -> str:
+    """The row of one published number, judged as the report judges it."""
+    verdict = {"paper inside our interval": "verified", "paper outside our interval": "differs"}
+    seeds = f"{len(entry.runs)} seed{'s' * (len(entry.runs) > 1)}"
+    return row(f"`{entry.cell.row}`", entry.cell.benchmark, str(entry.cell.memory or ""), entry.paper_text(),
+               f"{entry.ours_text()} ({seeds})", verdict.get(entry.verdict(), entry.verdict()),
+               f"`{entry.runs[0].config.command()}`")
 
 
 def row(*cells: str) -> str:

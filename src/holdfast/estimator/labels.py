@@ -51,6 +51,20 @@ def _kind(value: Any) -> str:
     return "fractions" if isinstance(value, float | np.floating) else type(value).__name__
 
 
+def without(history: list[dict[str, Any]], label: Label) -> list[dict[str, Any]]:
+    """Return a model's history without the name of a class that was forgotten."""
+    cleaned = []
+    for record in history:
+        record = {**record, "classes": [each for each in record["classes"] if each != label]}
+        if report := record.get("stability"):
+            record["stability"] = {
+                **report, "classes": [each for each in report["classes"] if each["label"] != label],
+                "refresh": [each for each in report["refresh"] if each != label],
+            }
+        cleaned.append(record)
+    return cleaned
+
+
 @dataclass
 class Labels:
     """The slot of each label, out of `capacity` slots."""

@@ -25,7 +25,7 @@ from ..learning.training import Trainer, Watcher
 from ..methods.replay import Replay
 from ..quantities import byte_size
 from . import stability
-from .labels import Labels
+from .labels import Labels, without
 from .settings import MOST_BYTES, PER_CLASS, USUAL_MEMORY, Settings, rows_held
 from .stability import Stability
 
@@ -167,6 +167,7 @@ class Model:
     def forget(self, label: Any) -> None:
         """Free the label's slot and delete its samples from memory."""
         slot, head = self.labels.give_back(label), self.learner.head
+        self.history = without(self.history, label)
         head.close(slot)
         for memory in (self.memory, self.held):
             memory.forget(slot)

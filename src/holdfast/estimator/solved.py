@@ -17,7 +17,7 @@ from ..learning.learner import FARTHEST
 from ..learning.training import Watcher
 from ..quantities import byte_size
 from ..solving import Solver, SolverOptions
-from .labels import Labels
+from .labels import Labels, without
 from .settings import Settings
 from .stability import ClassStability, Stability, nearest_is_right
 
@@ -115,6 +115,7 @@ class SolvedModel:
         slot = self.labels.give_back(label)
         self.solver.forget(slot, None if features is None else features.cpu())
         self.counts.pop(slot, None)
+        self.history = without(self.history, label)
 
     @torch.no_grad()
     def embed(self, data: Tensor) -> Tensor:

@@ -159,7 +159,7 @@ def lucir_by_hand(now: Array, before: Array, cosines: Array, slots: list[int], n
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("head", ["cosine", "simplex"])
 def test_lucir_adds_a_less_forget_constraint_and_a_margin_ranking(head: str, rank: int) -> None:
-    method, images, slots, new = in_second_task("lucir", head, less_forget=3.0, ranking_margin=0.6, rivals=rank)
+    method, images, slots, new = in_second_task("lucir", head, less_forget=3.0, ranking_margin=0.6, ranked_classes=rank)
     made: Any = method.learner.head
     with torch.no_grad():
         now, before = (each.embed(images).numpy() for each in (method.learner, method.before))

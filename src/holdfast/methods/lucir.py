@@ -1,6 +1,6 @@
 """LUCIR, a unified classifier by rebalancing (Hou et al., 2019).
 
-    L = CE + lambda * mean over B u B_M of (1 - cos(f, f'))
+    L = CE + lambda * mean over B ∪ B_M of (1 - cos(f, f'))
            + mean over B_M of sum_{k in top K of C_new} max(0, m - cos(theta_y, f) + cos(theta_k, f))
 
     lambda = lambda_base * sqrt(|C_old| / |C_new|)
@@ -35,7 +35,7 @@ class LUCIROptions(HerdingOptions):
         "paper's for CIFAR-100, 5)", at_least=0,
     )
     ranking_margin: float = option(0.5, "lucir's margin m between a sample's class and new classes", at_least=0)
-    rivals: int = option(2, "lucir's K: new classes that each sample from memory is ranked against", at_least=1)
+    ranked_classes: int = option(2, "new classes that each sample from memory is ranked against (K)", at_least=1)
     fallbacks: ClassVar = {"less_forget": 5.0}
 
 
@@ -72,7 +72,7 @@ class LUCIR(Rehearsal):
         seen = self.learner.head.seen
         own = cosines.gather(1, torch.searchsorted(seen, slots)[:, None])  # (batch, 1)
         among = cosines[:, torch.searchsorted(seen, fresh)]
-        nearest = among.topk(min(self.options.rivals, len(fresh)), dim=1).values  # (batch, K)
+        nearest = among.topk(min(self.options.ranked_classes, len(fresh)), dim=1).values  # (batch, K)
         return (self.options.ranking_margin - own + nearest).clamp(min=0).sum(1).mean()
 
     def cosines(self, embedded: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from .importance import CHUNK, Fold, Slope, mean_gradients
 @dataclass(frozen=True)
 class PenaltyOptions(Options):
     strength: float | None = option(
-        None, "weight of the penalty  (default: the benchmark's, or else a value that nobody has searched for: 100 for "
+        None, "weight of the penalty  (default: the benchmark's, or else an untuned value: 100 for "
         "ewc and online-ewc, 1 for si and mas)", at_least=0,
     )
     fallbacks: ClassVar = {"strength": 1.0}

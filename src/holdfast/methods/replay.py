@@ -1,4 +1,4 @@
-"""Experience replay: theta <- theta - lr * grad l(B u B_M), the paper's update rule."""
+"""Experience replay: theta <- theta - lr * grad l(B ∪ B_M), the paper's update rule."""
 
 from __future__ import annotations
 

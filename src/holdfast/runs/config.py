@@ -49,7 +49,9 @@ class Config:
     tasks: int | None = option(None, "number of tasks  (default: the benchmark's)", at_least=1)
     validation: float = option(0.0, "share of the training samples to hold back", at_least=0, below=1)
     augment: str | None = option(None, "augmentation of all images: none, shift, crop-flip  (default: the benchmark's)")
-    precision: str = option("float32", "of the backbone's passes: float32, or bf16 by autocast", choices=PRECISIONS)
+    precision: str = option(
+        "float32", "number format of the backbone: float32, or bf16 by autocast", choices=PRECISIONS
+    )
     quick: bool = option(False, "scale down: a fifth of the epochs, 1,000 samples per task; marked in the result")
     given: tuple[tuple[str, Any], ...] = field(default=())  # options of method, head and backbone, sorted by name
 

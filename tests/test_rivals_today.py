@@ -151,7 +151,7 @@ def lucir_by_hand(now: Array, before: Array, cosines: Array, slots: list[int], n
     forget = np.mean([1 - a @ b for a, b in zip(unit(now), unit(before))])
     ranking = []
     for row, slot in zip(cosines[new:], slots[new:]):
-        hardest = sorted(row[2:4], reverse=True)[: options.rivals]
+        hardest = sorted(row[2:4], reverse=True)[: options.ranked_classes]
         ranking.append(sum(max(0.0, options.ranking_margin - row[slot] + each) for each in hardest))
     return options.less_forget * math.sqrt(2 / 2) * float(forget) + float(np.mean(ranking))
 

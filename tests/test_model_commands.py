@@ -224,7 +224,7 @@ def test_inspecting_shows_and_draws(model, tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["learn", "{tmp}/none", "--model", "{tmp}/m"], "not a folder"),
+        (["learn", "{tmp}/none", "--model", "{tmp}/m"], "There is no folder"),
         (["learn", "{tmp}", "--model", "{tmp}/m"], "no subfolders"),
         (["learn", "{album}", "--model", "{model}", "--slots", "9"], "cannot change"),
         (["predict", "{tmp}/nowhere", "{album}"], "no model in"),

@@ -76,7 +76,7 @@ def learn(
         return _learn_rows(sources, model, text, label, embedder, offline, not no_cache, again, asked, machine,
                            gate)
     found = folders.classes(sources, besides=model)
-    if not asked and not (model / NAME).exists():
+    if not {"backbone", "head", "image_size", "epochs"} & asked.keys() and not (model / NAME).exists():
         embedder = samples.photo_embedder([path for paths in found.values() for path in paths], offline)
         if embedder is not None:
             return _learn_rows(sources, model, text, label, embedder, offline, not no_cache, again, asked, machine,

@@ -35,8 +35,13 @@ def classes(folders: Sequence[Path], besides: Path | None = None) -> dict[str, l
     `besides`, the model's own folder, is not a class. A subfolder without images is skipped with a warning."""
     found: dict[str, list[Path]] = {}
     for folder in folders:
+        if not folder.exists():
+            raise BadInput(f"There is no folder {folder}.")
         if not folder.is_dir():
-            raise BadInput(f"{folder} is not a folder; give one whose subfolders are the classes.")
+            raise BadInput(
+                f"{folder} is not a folder; give one whose subfolders are the classes, a table (.csv, .tsv, .jsonl, "
+                f".parquet) or arrays (.npy, .npz)."
+            )
         for child in sorted(folder.iterdir()):
             if child.is_dir() and not child.name.startswith(".") and (besides is None or not _same(child, besides)):
                 found.setdefault(child.name, []).extend(below(child))

@@ -81,10 +81,12 @@ def serve(
     hardware.use_threads(machine.threads)
     limits = Limits(body=body, images=images, pixels=pixels, text=text, seconds=seconds,
                     upload_seconds=upload)
-    clf = opened(model, new, takes, embedder, parameters or [], offline, machine.device)
-    clf.cache = False  # what is asked stays in memory
-    kind = kind_of(clf, takes)
-    with versions.locked(model):
+    if not new:
+        check_there(model)
+    with versions.locked(model):  # before the model is read, so that no lesson of another server is lost
+        clf = opened(model, new, takes, embedder, parameters or [], offline, machine.device)
+        clf.cache = False  # what is asked stays in memory
+        kind = kind_of(clf, takes)
         keeper = Keeper(model, clf, gate, kind, Metrics())
         app = create_app(keeper, limits, token=secret, host=host, origins=tuple(origin or ()))
         with listen(host, port) as listening:
@@ -108,6 +110,14 @@ def listen(host: str, port: int) -> socket.socket:
         raise BadConfig(f"Cannot listen at {host}:{port}: {error.strerror}; choose another --port.") from error
 
 
+def check_there(folder: Path) -> None:
+    """Raise BadConfig if there is no model in the folder."""
+    from ..estimator.model_files import NAME
+
+    if not (folder / NAME).exists():
+        raise BadConfig(f"There is no model in {folder}: name a folder made by `holdfast learn`, or add --new.")
+
+
 def opened(
     folder: Path, new: bool, takes: str, embedder: str | None, pairs: list[str], offline: bool, device: str
 ) -> IncrementalClassifier:
@@ -126,7 +136,7 @@ def opened(
                             f"{', '.join(f'{name}={getattr(clf, name)!r}' for name in changed)}.")
         return clf
     if not new:
-        raise BadConfig(f"There is no model in {folder}: name a folder made by `holdfast learn`, or add --new.")
+        check_there(folder)
     chosen: dict[str, Any] = dict(NEW[takes]) if not {"backbone", "method"} & asked.keys() else {}
     if takes == "texts":
         chosen["embedder"] = samples.text_embedder(embedder, offline)

@@ -42,7 +42,7 @@ class RandomFeatures:
 
 def projection(dim: int, width: int, seed: int) -> Tensor:
     """Return P with entries of variance 1 / dim, so that both parts of the map have similar scales.  # (dim, width)"""
-    blocks = []
+    blocks = [torch.zeros(dim, 0, dtype=torch.float64)]  # alone if the width is 0
     for start in range(0, width, BLOCK):
         generator = torch.Generator().manual_seed((seed * 1_000_003 + start) % 2**63)
         blocks.append(torch.randn(dim, BLOCK, generator=generator, dtype=torch.float64))

@@ -239,9 +239,8 @@ class IncrementalClassifier(ClassifierMixin, Shared, Shown):
     def forget(self, label: Any, X: Any = None) -> IncrementalClassifier:
         """Remove a class: delete its samples and free its slot; it is never predicted again.
 
-        A solved model then equals one that never saw the class if it has `keep_scatter=True`, or if X has all samples
-        of the class again. Otherwise its covariance still contains the class. What replay learned stays in its weights.
-        `stability_` is measured again, for an index without the vectors of that class."""
+        A solved model then equals one that never saw it if it has `keep_scatter=True`, or if X has all its samples
+        again; otherwise the covariance still contains the class. What replay learned stays in its weights."""
         check_is_fitted(self, "model_")
         after = self.model_.copy()
         if X is None:
@@ -290,8 +289,7 @@ class IncrementalClassifier(ClassifierMixin, Shared, Shown):
         if model is not None and model.embedder != embedder.fingerprint:
             raise BadConfig(
                 f"This model was taught with the embedder {model.embedder or 'none'}, not with {embedder.fingerprint}: "
-                f"vectors of another embedder mean something else. Use that one, or begin a new model."
-            )
+                f"vectors of another embedder mean something else. Use that one, or begin a new model.")
         return embedder
 
     def _open_embedder(self) -> Embedder:

@@ -29,7 +29,7 @@ def test_an_index_lives_on_while_classes_are_added(kind, package):
     module = example("vector_index")
     kept, rebuilt, advice = module.live(getattr(module, kind), slots=20, epochs=10, memory=400)
     assert kept > 0.85 and rebuilt > 0.9
-    assert advice.startswith(("Keep", "Refresh", "Rebuild"))
+    assert advice.startswith(("Keep", "Refresh", "Rebuild", "Index the input vectors"))
 
 
 def test_intents_are_added_to_a_running_classifier(capsys, monkeypatch):

@@ -21,7 +21,6 @@ PANELS = {  # of the protocol; the options of methods, heads and backbones have 
     "Training": ("epochs", "batch", "optimizer", "lr", "schedule", "augment", "precision", "seed", "quick"),
     "The stream": ("order", "classes_per_task", "tasks", "validation"),
 }
-WIDEST_TITLE = 70
 VARIABLES = {"data": "HOLDFAST_DATA"}
 MACHINE = {each.name: each for each in declared(Machine)}
 
@@ -77,7 +76,7 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
     flags += [parameter(each, panels.get(each.name), default=False if each.kind is bool else None) for each in PROTOCOL]
     for owners in owned.values():
         option, kinds = next(iter(owners.values())), {each.kind for each in owners.values()}
-        panel, told = _panel(list(owners)), _defaults(owners)
+        panel, told = f"Options of {', '.join(owners)}", _defaults(owners)
         flags.append(parameter(option, panel, kind=None if len(kinds) == 1 else str, told=told))
 
     def command(benchmark: str, recipe: str, **values: Any) -> Any:
@@ -91,15 +90,6 @@ def with_config(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(config=Config(benchmark, **chosen, **given), **values)
 
     return _signed(command, function, flags, "config")
-
-
-def _panel(owners: list[str]) -> str:
-    """Return the title of the options that these share; it must fit on a line."""
-    title = f"Options of {', '.join(owners)}"
-    while len(title) > WIDEST_TITLE and len(owners) > 1:
-        owners = owners[:-1]
-        title = f"Options of {', '.join(owners)} and others"
-    return title
 
 
 def _defaults(owners: dict[str, Option]) -> str:

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from ..errors import BadConfig
 from ..heads.fixed import FixedHead
 from ..heads.polytopes import Simplex
-from ..learning.method import Method
 from ..learning.streams import Task
 from ..solving import Solver, SolverOptions
 from ..solving.options import SolvedOptions
 from ..solving.random_features import RandomFeatures
+from .accumulating import Accumulating
 
 
 class SolvedJunction(nn.Module):
@@ -46,7 +46,7 @@ class SolvedJunction(nn.Module):
         return nn.functional.linear(expanded, self.weight, self.bias)  # (batch, dim)
 
 
-class Solved(Method):
+class Solved(Accumulating):
     """Accumulate in the first epoch of each task, solve at its end."""
 
     Options = SolvedOptions
@@ -65,22 +65,9 @@ class Solved(Method):
         head.junction = SolvedJunction(self.solver.map, head.dim).to(self.learner.shift.device)  # type: ignore[assignment]
         head.softmax_over = "seen"  # the vertices of classes to come have no output yet
         self.fixed_head = head
-        self.left = 0  # samples of this task that are not in the sums yet
 
-    def begin_task(self, task: Task) -> None:
-        super().begin_task(task)
-        self.left = len(task.train)
-
-    @torch.no_grad()
-    def observe(self, images: Tensor, slots: Tensor) -> Tensor:
-        """Add new samples to the sums, each once, not augmented; there is no loss."""
-        if self.left > 0:
-            training = self.learner.training
-            self.learner.eval()
-            self.solver.learn(self.learner.features(images).cpu(), slots.cpu())
-            self.learner.train(training)
-            self.left -= len(images)
-        return torch.zeros((), device=self.learner.shift.device)
+    def accumulate(self, images: Tensor, slots: Tensor) -> None:
+        self.solver.learn(self.learner.features(images).cpu(), slots.cpu())
 
     def end_task(self, task: Task) -> None:
         if len(self.solver.slots) < 2:

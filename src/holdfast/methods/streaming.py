@@ -18,12 +18,12 @@ from ..errors import BadConfig
 from ..heads.fixed import FixedHead
 from ..heads.polytopes import Simplex
 from ..heads.trainable import TrainableHead
-from ..learning.method import Method
 from ..learning.streams import Task
 from ..solving import Sums
+from .accumulating import Accumulating
 
 
-class Streaming(Method):
+class Streaming(Accumulating):
     """Accumulate in the first epoch of each task, solve at its end. Subclasses define `solve`."""
 
     scatter = True  # False if only the class means are needed
@@ -43,7 +43,6 @@ class Streaming(Method):
         self.linear = self.place(head)
         head.softmax_over = "seen"  # classes to come have no score yet
         self.sums = Sums(self.linear.in_features)
-        self.left = 0  # samples of this task that are not in the sums yet
 
     def expand(self, size: int) -> nn.Module:
         """Return the fixed map from features to h, of this many features; by default the identity."""
@@ -59,20 +58,8 @@ class Streaming(Method):
         embedded = self.expansion(features) if isinstance(head, FixedHead) else head.embed(features)
         return embedded.double().cpu()
 
-    def begin_task(self, task: Task) -> None:
-        super().begin_task(task)
-        self.left = len(task.train)
-
-    @torch.no_grad()
-    def observe(self, images: Tensor, slots: Tensor) -> Tensor:
-        """Add new samples to the sums, each once, not augmented; there is no loss."""
-        if self.left > 0:
-            training = self.learner.training
-            self.learner.eval()
-            self.sums.add(self.inputs(images), slots.cpu())
-            self.learner.train(training)
-            self.left -= len(images)
-        return torch.zeros((), device=self.learner.shift.device)
+    def accumulate(self, images: Tensor, slots: Tensor) -> None:
+        self.sums.add(self.inputs(images), slots.cpu())
 
     def solve(self) -> tuple[Tensor, Tensor]:
         """Return weights (classes, size) and intercepts (classes,), in the order of `self.sums.slots`."""

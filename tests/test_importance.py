@@ -63,6 +63,32 @@ def test_mas_importance_of_a_linear_model_is_the_closed_form() -> None:
     np.testing.assert_allclose(bias, np.abs(2 * z / 6).mean(0), rtol=1e-4)
 
 
+@pytest.mark.parametrize("method, power", [("mas", 1), ("ewc", 2)])
+def test_the_references_reading_sums_the_gradients_of_a_batch_first(method: str, power: int) -> None:
+    """Its code: |gradient of the batch's mean| for MAS, squared and times the batch size for EWC, mean over batches."""
+    learner, task = make_learner(Small(), "preallocated"), make_task(count=300)  # batches of 128, 128 and 44
+    made = make_method(method, learner, gradients="batch")
+    made.begin_task(task)
+    wanted = [torch.zeros_like(p) for p in learner.parameters()]
+    learner.eval()
+    for rows in torch.arange(300).split(128):
+        images, _ = task.train.batch(rows)
+        logits = learner.head.logits(learner.features(images))
+        loss = logits.square().mean() if method == "mas" else nn.functional.cross_entropy(logits, logits.argmax(1))
+        gradients = torch.autograd.grad(loss, list(learner.parameters()), allow_unused=True)
+        for total, g in zip(wanted, gradients):
+            total += 0 if g is None else g.abs() ** power * len(rows) ** (power - 1) / 3
+    found = made.measure(task)
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-7)
+    per_sample = make_method(method, learner).measure(task)
+    assert not all(torch.allclose(a, b, rtol=0.1) for a, b in zip(found, per_sample))
+    if method == "mas":  # each batch weighs the same in the reference, so compare on whole batches
+        whole = make_task(count=256)
+        batch, single = made.measure(whole), make_method(method, learner).measure(whole)
+        assert all((b <= s + 1e-6).all() for b, s in zip(batch, single))
+
+
 def test_the_label_is_looked_up_among_the_classes_that_have_come() -> None:
     learner, task = make_learner(Flat(), "expanding"), make_task(slots=(1, 4))
     method = make_method("ewc", learner, importance="label")

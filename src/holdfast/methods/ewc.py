@@ -24,7 +24,7 @@ class EWCOptions(MeasuredOptions):
 
 
 class OnlineEWC(Penalty):
-    """Importance is the mean over samples of (d log p(y|x) / d theta)^2, computed per sample; gamma is 1.
+    """Importance is the mean over samples of (d log p(y|x) / d theta)^2; gamma is 1.
 
     y is the model's own `prediction` (as in the reference), the `label` (the empirical Fisher), or a `sample` from
     p(y|x) (the Fisher information itself).

@@ -9,6 +9,8 @@ do. So one backward pass per chunk delivers each layer's inputs a and output gra
 - batch norm: a product with the normalised inputs.
 
 Parameters used in any other way go through `torch.func.vmap(grad)`. Both ways are exact.
+
+`batch_gradients` is the reading of the reference code, which sums the gradients of a batch before the square.
 """
 
 from __future__ import annotations
@@ -66,6 +68,33 @@ def mean_gradients(
         learner.ranks.sum([seen, *totals.values()])
         count = int(seen)
     return [total / max(count, 1) for total in totals.values()]
+
+
+def batch_gradients(
+    learner: Learner, batches: Iterable[tuple[Tensor, Tensor]], slope: Slope, fold: Fold
+) -> list[Tensor]:
+    """Return the mean over batches of fold(sum over the batch of J^T slope) / batch size, as the reference code does.
+
+    `mean_gradients` folds each sample's gradient first. For absolute values it is never smaller than this.
+    """
+    network, training, count = _Network(learner), learner.training, 0
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    totals = [torch.zeros_like(p) for p in parameters]
+    learner.eval()
+    for images, slots in batches:
+        size = len(images)
+        if learner.ranks is not None:
+            images, slots = learner.ranks.mine(images), learner.ranks.mine(slots)
+        logits = network(learner.normalise(images))  # (b, n)
+        found = torch.autograd.grad(logits, parameters, slope(logits.detach(), slots), allow_unused=True)
+        sums = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found)]
+        if learner.ranks is not None:
+            learner.ranks.sum(sums)
+        for total, gradient in zip(totals, sums):
+            total += fold(gradient) / size
+        count += 1
+    learner.train(training)
+    return [total / max(count, 1) for total in totals]
 
 
 class _Network(nn.Module):

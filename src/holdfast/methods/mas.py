@@ -10,7 +10,7 @@ from .penalty import MeasuredOptions, Penalty
 
 
 class MAS(Penalty):
-    """Importance is the mean over samples of |d mean(logits^2) / d theta|, computed per sample."""
+    """Importance is the mean over samples of |d mean(logits^2) / d theta|."""
 
     Options = MeasuredOptions
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..learning.method import Method
 from ..learning.streams import Task
 from ..options import Options, option
-from .importance import CHUNK, Fold, Slope, mean_gradients
+from .importance import CHUNK, Fold, Slope, batch_gradients, mean_gradients
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,10 @@ class MeasuredOptions(PenaltyOptions):
     importance_samples: int | None = option(
         None, "samples per task on which importance is measured  (default: all)", at_least=1
     )
+    gradients: str = option(
+        "sample", "gradients behind importance: of each sample (as published), or summed over batches of 128 first "
+        "(as in the reference code)", choices=("sample", "batch"),
+    )
 
 
 class Penalty(Method):
@@ -41,7 +45,7 @@ class Penalty(Method):
     """
 
     Options: type[PenaltyOptions] = PenaltyOptions
-    options: PenaltyOptions
+    options: Any
     carries: tuple[str, ...] = ("importances", "anchors")  # lists with one tensor per parameter, saved in checkpoints
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -98,9 +102,10 @@ class Penalty(Method):
         """Average over the task's training samples, or `importance_samples` random ones, without augmentation."""
         size, device = len(task.train), task.train.rows.device
         chosen = torch.arange(size, device=device)
-        if (some := getattr(self.options, "importance_samples", None)) is not None and some < size:
+        if (some := self.options.importance_samples) is not None and some < size:
             chosen = torch.randperm(size, generator=self.generator, device=device)[:some]
-        return mean_gradients(self.learner, map(task.train.batch, chosen.split(CHUNK)), slope, fold)
+        measured = batch_gradients if self.options.gradients == "batch" else mean_gradients
+        return measured(self.learner, map(task.train.batch, chosen.split(CHUNK)), slope, fold)
 
     def state(self) -> dict[str, Tensor]:
         return {f"{kind}.{name}": t for kind in self.carries for name, t in zip(self.names, getattr(self, kind))}

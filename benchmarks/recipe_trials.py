@@ -8,6 +8,9 @@ images can be small:
 
     python benchmarks/recipe_trials.py '{"benchmark": "split-cifar10", "backbone": "lenet", "per": 1000, "epochs": 2}'
 
+`"seeds": 3` repeats a trial with further seeds and prints the mean and the deviation. After the accuracy come the angle by
+which old classes' mean features turned, the angle between classes, and AM, the mean compatibility (docs/staying-put.md).
+
 Besides there is what was tried but is not part of the package: `ema`, `spare` ("outside" or "rotations": quarter turns
 as targets in empty slots) and the variations "pixel", "pixel-half", "affine" and "affine-half".
 """
@@ -20,6 +23,7 @@ import json
 import math
 import sys
 import time
+from statistics import fmean, pstdev
 from typing import Any
 
 import torch
@@ -27,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast import data, hardware, randomness
-from holdfast.learning import augment
+from holdfast.learning import augment, compatibility, metrics
 from holdfast.learning.streams import Samples, Stream, validated
 from holdfast.learning.training import Trainer
 from holdfast.methods.replay import Replay
@@ -116,8 +120,22 @@ def use_average(trainer: Trainer, decay: float) -> None:
     trainer.method.step, trainer._evaluate = stepped, evaluated  # type: ignore[method-assign]
 
 
-def trial(options: dict[str, Any]) -> tuple[float, list[float]]:
-    """The final average accuracy and each task's."""
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A trial's accuracy by task, and how its features moved."""
+
+    tasks: list[float]
+    turned: float  # degrees that the mean features of old classes turned
+    apart: float  # degrees between classes at the end
+    am: float  # mean compatibility, percent
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.tasks)
+
+
+def trial(options: dict[str, Any]) -> Outcome:
+    """Train once, and measure on the held-back images."""
     options = {**DEFAULTS, **options}
     per, ema, spare = options.pop("per", 2000), options.pop("ema", None), options.pop("spare", None)
     config = Config(**options).resolved()
@@ -128,8 +146,14 @@ def trial(options: dict[str, Any]) -> tuple[float, list[float]]:
     if ema:
         use_average(trainer, ema)
     trainer.run()
-    last = trainer.at.accuracies[-1]
-    return sum(last) / len(last), last
+    at, slots = trainer.at, [task.slots for task in trainer.tasks]
+    history = torch.stack(at.features)
+    old = {slot for each in slots[:-1] for slot in each}
+    angles = enumerate(metrics.drift(history, slots)[-1])
+    turned = [angle for slot, angle in angles if slot in old and angle is not None]
+    apart = metrics.separation(history, slots)[-1]
+    known = compatibility.summary(at.galleries.single, at.galleries.means)
+    return Outcome(at.accuracies[-1], fmean(turned), apart or math.nan, known["am"] if known else math.nan)
 
 
 def main() -> None:
@@ -141,8 +165,15 @@ def main() -> None:
         augment.register(name)(function)
     for text in sys.argv[1:]:
         began = time.perf_counter()
-        mean, tasks = trial(json.loads(text))
-        print(f"{mean:.2f}  {[round(t) for t in tasks]}  {time.perf_counter() - began:.0f} s  {text}", flush=True)
+        options = json.loads(text)
+        seeds, first = options.pop("seeds", 1), options.get("seed", DEFAULTS["seed"])
+        found = [trial({**options, "seed": first + each}) for each in range(seeds)]
+        means = [each.mean for each in found]
+        spread = f" ± {pstdev(means):.2f}" if seeds > 1 else ""
+        tasks = [round(fmean(column)) for column in zip(*(each.tasks for each in found))]
+        turned, apart, am = (fmean(getattr(each, name) for each in found) for name in ("turned", "apart", "am"))
+        print(f"{fmean(means):.2f}{spread}  {tasks}  turned {turned:.0f} of {apart:.0f}  AM {am:.1f}  "
+              f"{time.perf_counter() - began:.0f} s  {text}", flush=True)
 
 
 if __name__ == "__main__":

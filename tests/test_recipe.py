@@ -88,7 +88,8 @@ def test_every_option_is_off_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize("options", [{"balance": True}, {"augment_memory": "shift"}, {"distill": "logits"},
-                                     {"distill": "features"}, {"store": "during"}, {"memory_batch": 3}], ids=str)
+                                     {"distill": "features"}, {"distill": "contrast"}, {"store": "during"},
+                                     {"memory_batch": 3}], ids=str)
 def test_each_option_changes_the_run(options: dict[str, Any]) -> None:
     one, other = finished().learner.state_dict(), finished(**options).learner.state_dict()
     assert any(not torch.equal(one[name], other[name]) for name in one)
@@ -341,7 +342,29 @@ def test_the_learner_before_is_gone_between_tasks() -> None:
     assert any(name.startswith("before.") for name in method.state())
 
 
-@pytest.mark.parametrize("kind", ["logits", "features"])
+def test_the_contrast_is_infonce_between_old_and_new_vectors_of_other_classes() -> None:
+    """Compared with a loop over pairs, in which samples of the same class are left out."""
+    generator, slots = seeded(), torch.tensor([0, 0, 1, 2, 1])
+    now, before = torch.randn(2, 5, 4, generator=generator, dtype=torch.float64)
+    now.requires_grad_(True)
+    taught = torch.tensor([True, True, True, True, False])
+    lost = []
+    for i in range(4):
+        def near(j: int, i: int = i) -> float:
+            a, b = before[i].numpy(), now[j].detach().numpy()
+            return float(np.exp(10 * (a @ b) / np.sqrt((a @ a) * (b @ b))))
+
+        others = [near(j) for j in range(5) if slots[j] != slots[i]]
+        lost.append(-np.log(near(i) / (near(i) + sum(others))))
+    found = distillation.contrast(now, before, slots, taught)
+    assert found.item() == pytest.approx(np.mean(lost))
+    assert float(distillation.contrast(now, before, slots, torch.zeros_like(taught))) == 0
+    assert torch.autograd.gradcheck(lambda z: distillation.contrast(z, before, slots, taught), (now,))
+    nearer = (now + 0.01 * before).detach()  # towards the old vectors
+    assert distillation.contrast(nearer, before, slots, taught) < found
+
+
+@pytest.mark.parametrize("kind", ["logits", "features", "contrast"])
 def test_the_loss_is_the_cross_entropy_plus_the_weighted_distance_of_the_remembered_half(kind: str) -> None:
     """Worked out here row by row, with a weight that is not 1, after a task has been learned."""
     trainer = make_tiny_trainer(distill=kind, distill_weight=0.3, epochs=1)
@@ -353,7 +376,8 @@ def test_the_loss_is_the_cross_entropy_plus_the_weighted_distance_of_the_remembe
     learner.train()
     for parameter in learner.parameters():  # away from where the memory was made
         parameter.data += 0.01
-    rows = method.recalled = torch.tensor([3, 0, 5])
+    one, other = ((method.memory.slots == slot).nonzero().squeeze(1) for slot in method.memory.slots.unique())
+    rows = method.recalled = torch.stack([other[1], one[0], one[2]])
     new, slots = second.train.batch(torch.tensor([1, 2]))
     images = torch.cat([new, method.memory.images[rows]])
     slots = torch.cat([slots, method.memory.slots[rows]])
@@ -365,9 +389,15 @@ def test_the_loss_is_the_cross_entropy_plus_the_weighted_distance_of_the_remembe
         if kind == "logits":
             stored = method.memory.notes["logits"][row]
             distances.append((distillation.dark_logits(learner.head, mine[None])[0] - stored).square().mean())
-        else:
-            held = method.before.embed(images[2:])[rows.tolist().index(int(row))]  # in a batch, as its norms see it
+            continue
+        place = rows.tolist().index(int(row))
+        held = method.before.embed(images[2:])[place]  # in a batch, as its norms see it
+        if kind == "features":
             distances.append(1 - (mine @ held) / (mine.norm() * held.norm()))
+        else:
+            near = 10 * (embedded @ held) / (embedded.norm(dim=1) * held.norm())
+            other = slots[2:] != slots[2 + place]
+            distances.append(torch.cat([near[place][None], near[other]]).logsumexp(0) - near[place])
     wanted = plain + 0.3 * torch.stack(distances).mean()
     torch.testing.assert_close(method.loss(images, slots), wanted)
     assert not torch.isclose(wanted, plain)

@@ -32,6 +32,7 @@ EVERY_OPTION: dict[str, dict[str, Any]] = {
     "replay, three from memory": {"memory_batch": 3},
     "replay, logits distilled": {"distill": "logits"},
     "replay, features distilled": {"distill": "features"},
+    "replay, contrast distilled": {"distill": "contrast"},
     "replay, stored during": {"store": "during"},
     "replay, stored during, logits distilled": {"store": "during", "distill": "logits"},
     "replay, stored during, features distilled": {"store": "during", "distill": "features"},

@@ -15,7 +15,8 @@ from torch import Tensor
 from ..heads.base import Head
 from ..learning.learner import Learner
 
-WEIGHTS = {"logits": 0.5, "features": 5.0}  # default weights of the distillation; the cross-entropy has weight 1
+WEIGHTS = {"logits": 0.5, "features": 5.0, "contrast": 1.0}  # default weights; the cross-entropy has weight 1
+SHARPNESS = 10.0  # mu of the contrast: its authors' value
 
 
 def log_frequency(slots: Tensor, count: int, absent: float) -> Tensor:
@@ -52,6 +53,20 @@ def feature_distance(embedded: Tensor, before: Tensor, taught: Tensor) -> Tensor
 
     The mean is over the samples that had been `taught` by then, (batch,); it is 0 if there is none."""
     return ((1 - F.cosine_similarity(embedded, before)) * taught).sum() / taught.sum().clamp(min=1)
+
+
+def contrast(embedded: Tensor, before: Tensor, slots: Tensor, taught: Tensor) -> Tensor:
+    """Return the HOC loss: InfoNCE between the vectors f' before this task and the vectors f now (Biondi et al., 2024).
+
+        mean over i of -log( e(i, i) / (e(i, i) + sum of e(i, j) over j of other classes) )
+        e(i, j) = exp(mu cos(f'_i, f_j))
+
+    A sample's vector must stay nearer to its own old vector than the vectors of other classes are. Samples of the same
+    class are no negatives. The mean is over the samples that had been `taught` by then; it is 0 if there is none."""
+    near = SHARPNESS * F.normalize(before, dim=1) @ F.normalize(embedded, dim=1).T  # (batch, batch)
+    same = (slots[:, None] == slots[None, :]).fill_diagonal_(False)
+    lost = -F.log_softmax(near.masked_fill(same, -torch.inf), dim=1).diagonal()
+    return (lost * taught).sum() / taught.sum().clamp(min=1)
 
 
 def log_answers(head: Head, embedded: Tensor, slots: Tensor, temperature: float = 1.0) -> Tensor:

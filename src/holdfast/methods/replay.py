@@ -29,11 +29,12 @@ class ReplayOptions(RehearsalOptions):
         "none", "additional augmentation of images from memory: none, shift, crop-flip", choices=AUGMENTATIONS
     )
     distill: str = option(
-        "none", "keep samples in memory near their stored logits, or near their features before the task",
-        choices=("none", "logits", "features"),
+        "none", "keep samples in memory near their stored logits, near their features before the task, or nearer to "
+        "those than to other classes (contrast)",
+        choices=("none", "logits", "features", "contrast"),
     )
     distill_weight: float | None = option(
-        None, "weight of the distillation  (default: 0.5 for logits, 5 for features)", at_least=0
+        None, "weight of the distillation  (default: 0.5 for logits, 5 for features, 1 for contrast)", at_least=0
     )
     store: str = option(
         "after", "when samples enter the memory: after each task by the policy, or during it by reservoir sampling",
@@ -88,7 +89,7 @@ class Replay(Rehearsal):
         return self.options.store == "during"
 
     def begin_task(self, task: Task) -> None:
-        self.distils = self.options.distill == "features" and len(self.memory) > 0
+        self.distils = self.options.distill in ("features", "contrast") and len(self.memory) > 0
         super().begin_task(task)
 
     def loss(self, images: Tensor, slots: Tensor) -> Tensor:
@@ -105,8 +106,11 @@ class Replay(Rehearsal):
             distance = distillation.logit_distance(head, embedded, self.memory.notes["logits"][self.recalled])
         else:
             assert self.before is not None
-            before = self.before.embed(images[new:])
-            distance = distillation.feature_distance(embedded, before, self.taught(self.recalled))
+            before, taught = self.before.embed(images[new:]), self.taught(self.recalled)
+            if self.options.distill == "features":
+                distance = distillation.feature_distance(embedded, before, taught)
+            else:
+                distance = distillation.contrast(embedded, before, slots[new:], taught)
         return loss + self.options.weight * distance
 
     def taught(self, rows: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ images can be small:
 
     python benchmarks/recipe_trials.py '{"benchmark": "split-cifar10", "backbone": "lenet", "per": 1000, "epochs": 2}'
 
-`"seeds": 3` repeats a trial with further seeds and prints the mean and the deviation. After the accuracy come the angle by
-which old classes' mean features turned, the angle between classes, and AM, the mean compatibility (docs/staying-put.md).
+`"seeds": 3` repeats a trial with further seeds and prints the mean and the deviation. After the accuracy come the angle
+by which old classes' mean features turned, the angle between classes, and AM, the mean compatibility
+(docs/staying-put.md).
 
 Besides there is what was tried but is not part of the package: `ema`, `spare` ("outside" or "rotations": quarter turns
 as targets in empty slots) and the variations "pixel", "pixel-half", "affine" and "affine-half".

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.learning import compatibility
 from holdfast.paper import cells as paper
 from holdfast.paper import claims, intervals
 from holdfast.paper.editions import editions, key
+from holdfast.paper.evidence import Claim
 from holdfast.paper.questions import questions
 from holdfast.report.tables import tables, tally
 from holdfast.runs import records
@@ -29,11 +31,11 @@ def runs(config: Config, values: Sequence[float], **more: Any) -> list[Record]:
     return made
 
 
-def claim(index: int, *groups: list[Record]) -> claims.Claim:
+def claim(index: int, *groups: list[Record]) -> Claim:
     return claims.claims(editions([run for group in groups for run in group])[0])[index - 1]
 
 
-def mnist(head: str, memory: int = 100, **fields: int) -> Config:
+def mnist(head: str, memory: int = 100, **fields: float) -> Config:
     return Config("split-mnist", head=head, memory=memory, **fields)
 
 
@@ -141,6 +143,38 @@ def test_geometry_compares_how_far_weights_and_features_turned() -> None:
     assert found.verdict == "holds"
     more = runs(mnist("simplex"), [82.0, 83.0], drift=70.0, mean_head_drift=0.0, separation=[90.0, 80.0])
     assert claim(4, more, free).verdict == "does not hold"
+
+
+def searched(kept: float) -> dict[str, Any]:
+    """Compatibility of models that find `kept` percent in old galleries, and everything in their own."""
+    matrix = [[100.0 if i == j else kept for j in range(i + 1)] for i in range(5)]
+    summary = compatibility.summary(matrix, matrix)
+    assert summary is not None
+    return summary
+
+
+def test_geometry_is_judged_by_compatibility_too() -> None:
+    fixed = runs(mnist("simplex"), [82.0, 83.0], drift=None, compatibility=searched(98.0))
+    free = runs(mnist("expanding"), [82.0, 83.0], drift=None, compatibility=searched(95.0))
+    (found,) = claim(4, fixed, free).tested
+    assert (found.where, found.verdict) == ("split-mnist, M=100, compatibility", "holds")
+    assert found.interval is not None and found.interval.estimate == pytest.approx(3.0)
+    assert found.note == "simplex -2.0 points, expanding -5.0 points"
+    assert claim(4, free, runs(mnist("simplex"), [82.0, 83.0], drift=None, compatibility=searched(90.0))).verdict == (
+        "does not hold"
+    )
+
+
+def test_the_sphere_and_the_strong_recipe_stand_beside_the_papers_claim_and_do_not_decide_it() -> None:
+    free = runs(mnist("expanding"), [82.0, 83.0], drift=30.0, separation=[60.0])
+    fixed = runs(mnist("simplex"), [82.0, 83.0], drift=50.0, separation=[60.0])
+    sphere = runs(mnist("simplex", vertex_probability=0.9), [82.0, 83.0], drift=10.0, separation=[60.0])
+    found = claim(4, fixed, free, sphere)
+    assert [(each.where, each.verdict, each.beyond) for each in found.tested] == [
+        ("split-mnist, M=100, features", "does not hold", False),
+        ("split-mnist, M=100, sphere, features", "holds", True),
+    ]
+    assert found.verdict == "does not hold"
 
 
 def test_geometry_takes_degrees_from_records_that_know_no_separation() -> None:

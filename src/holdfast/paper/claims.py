@@ -2,80 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from ..runs.config import Config
 from ..runs.records import Record
 from . import cells as paper
+from .ablation import strong
 from .cells import Cell
 from .editions import Edition, key
-from .intervals import Interval, difference
+from .evidence import GULF, MARGIN, TURN, Claim, Evidence, Values, far_below, judged, more, no_worse, turns_more
 
-HOLDS, FAILS, UNSURE, NOT_RUN = "holds", "does not hold", "not enough runs", "not run"
-MARGIN = 1.0  # points of accuracy: the smallest difference that matters
-TURN = 1.0  # degrees, or percent of the angle between classes: the smallest drift that matters
-GULF = 10.0  # points below replay with the smallest memory that count as failing
 PENALTIES = ("ewc", "online-ewc", "si", "mas")
 
-Values = dict[int, float]  # by seed
-Judge = Callable[[float, float], str]
 Measure = Callable[[Record], float | None]
 _MOVES: tuple[tuple[str, str, Measure], ...] = (
     ("weights", "°", lambda run: run.head_drift),
     ("features", " %", lambda run: run.relative_drift),
+    ("compatibility", " points", lambda run: run.lost_in_galleries),
 )
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One condition under which a claim was tested."""
-
-    where: str
-    interval: Interval | None  # None: not run
-    verdict: str
-    paper: float | None = None  # the same statistic from the paper's means
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Claim:
-    title: str
-    test: str  # what is measured, and what counts
-    unit: str
-    evidence: tuple[Evidence, ...]
-
-    @property
-    def tested(self) -> list[Evidence]:
-        return [each for each in self.evidence if each.interval is not None]
-
-    @property
-    def verdict(self) -> str:
-        """Return HOLDS if the claim holds in all tested conditions, FAILS if it fails in one."""
-        seen = {each.verdict for each in self.tested}
-        if FAILS in seen:
-            return FAILS
-        return HOLDS if seen == {HOLDS} else UNSURE
-
-    @property
-    def count(self) -> str:
-        """Return the number of conditions per verdict, in one line."""
-        if not self.tested:
-            return f"none of {len(self.evidence)} conditions run"
-        told = {HOLDS: "holds in", FAILS: "does not hold in", UNSURE: "not enough runs in"}
-        counts = {verdict: sum(each.verdict == verdict for each in self.tested) for verdict in told}
-        words = ", ".join(f"{told[verdict]} {count}" for verdict, count in counts.items() if count)
-        return f"{words} of {len(self.evidence)} conditions"
-
-    @property
-    def scope(self) -> str:
-        """Return the conditions under which the claim holds, fails, or was not tested."""
-        groups = {
-            verdict: [each.where for each in self.evidence if each.verdict == verdict]
-            for verdict in (HOLDS, FAILS, UNSURE, NOT_RUN)
-        }
-        words = {HOLDS: "Holds on", FAILS: "Does not hold on", UNSURE: "Not enough runs on", NOT_RUN: "Not run"}
-        return " ".join(f"{words[verdict]}: {'; '.join(where)}." for verdict, where in groups.items() if where)
 
 
 def claims(edition: Edition) -> list[Claim]:
@@ -90,7 +35,7 @@ def _as_good(edition: Edition) -> Claim:
         f"Accuracy of simplex minus expanding. Holds if the interval is above −{MARGIN:g} point, fails if below it.",
         "points",
         tuple(
-            _judged(_place(a), _accuracy(edition, a), _accuracy(edition, b), _no_worse, _less(a.mean, b.mean))
+            judged(_place(a), _accuracy(edition, a), _accuracy(edition, b), no_worse, _less(a.mean, b.mean))
             for a, b in pairs
         ),
     )
@@ -106,7 +51,7 @@ def _memory(edition: Edition) -> Claim:
             published[row] = _less(large.mean, small.mean)
         spared = _less(published["replay+expanding"], published["replay+simplex"])
         where = f"{benchmark}, M={large.memory} to {small.memory}"
-        evidence.append(_judged(where, lost["replay+expanding"], lost["replay+simplex"], _more, spared))
+        evidence.append(judged(where, lost["replay+expanding"], lost["replay+simplex"], more, spared))
     return Claim(
         "Less memory hurts it less",
         "Accuracy lost with less memory: expanding minus simplex. Holds if the interval is above 0; otherwise fails "
@@ -131,7 +76,7 @@ def _preallocating(edition: Edition) -> Claim:
             shown = [planned[config].mean if config in planned else None for config in (many, few)]
             a, b = (_values(edition.groups.get(config, ())) for config in (many, few))
             where = f"{family.benchmark}, M={family.get('memory')}, K={few.slots} to {size}"
-            evidence.append(_judged(where, a, b, _no_worse, _less(*shown)))
+            evidence.append(judged(where, a, b, no_worse, _less(*shown)))
     return Claim(
         "Pre-allocating 10 to 1000 classes costs nothing",
         "Accuracy of the simplex with many slots minus with the fewest. Holds if the interval is above "
@@ -142,25 +87,48 @@ def _preallocating(edition: Edition) -> Claim:
 
 
 def _geometry(edition: Edition) -> Claim:
-    evidence = []
-    for a in _table1("replay+simplex"):
-        b = _cell("replay+expanding", a.benchmark, a.memory)
-        fixed, free = edition.of_cell(a), edition.of_cell(b)
-        for what, unit, of in _MOVES:
-            still, moved = _known(fixed, of), _known(free, of)
-            if what == "features" and not (still and moved):  # older records have only degrees
-                unit, still, moved = "°", _known(fixed, _degrees), _known(free, _degrees)
-            note = f"simplex {_mean(still):.1f}{unit}, expanding {_mean(moved):.1f}{unit}" if still and moved else ""
-            evidence.append(_judged(f"{_place(a)}, {what}", moved, still, _turns_more, None, note))
+    evidence: list[Evidence] = []
+    for cell in _table1("replay+simplex"):
+        free = edition.of_cell(_cell("replay+expanding", cell.benchmark, cell.memory))
+        evidence += _moves(_place(cell), "simplex", edition.of_cell(cell), free)
+        for name, config in _beyond(cell).items():
+            evidence += [replace(each, beyond=True) for each in _moves(_place(cell), name, edition.of(config), free)
+                         if each.interval is not None and not each.where.endswith("weights")]
     return Claim(
         "The geometry does not move where a trainable head's does",
         "How far old classes turned between being learned and the end: expanding head minus simplex. Weights are "
         "measured in degrees (fixed weights cannot turn). Mean features are measured in percent of the mean angle "
-        "between classes, because the two heads have different spaces. Holds if the interval is above 0; otherwise "
-        f"fails if it is below {TURN:g}.",
+        "between classes, because the two heads have different spaces. Compatibility is BC, what the last model "
+        "loses when it searches the galleries of earlier models: simplex minus expanding, in points. Holds if the "
+        f"interval is above 0; otherwise fails if it is below {TURN:g}. The sphere and the strong recipe are not the "
+        "paper's; they are shown beside it.",
         "difference",
         tuple(evidence),
     )
+
+
+def _beyond(cell: Cell) -> dict[str, Config]:
+    """Return the recipes that hold the features, which the paper does not have."""
+    fields = {"memory": cell.memory, "head": "simplex"}
+    sphere = {"vertex_probability": 0.9}
+    return {
+        "sphere": Config(cell.benchmark, **fields, **sphere),
+        "strong": strong(cell.benchmark, **fields),
+        "strong + sphere": strong(cell.benchmark, **fields, **sphere),
+    }
+
+
+def _moves(place: str, name: str, fixed: Sequence[Record], free: Sequence[Record]) -> list[Evidence]:
+    """Compare how far weights and features of two sets of runs turned, and what a search in old galleries lost."""
+    where, found = place if name == "simplex" else f"{place}, {name}", []
+    for what, unit, of in _MOVES:
+        still, moved = _known(fixed, of), _known(free, of)
+        if what == "features" and not (still and moved):  # older records have only degrees
+            unit, still, moved = "°", _known(fixed, _degrees), _known(free, _degrees)
+        note = f"{name} {_mean(still):.1f}{unit}, expanding {_mean(moved):.1f}{unit}" if still and moved else ""
+        a, b = (still, moved) if what == "compatibility" else (moved, still)
+        found.append(judged(f"{where}, {what}", a, b, turns_more, None, note))
+    return found
 
 
 def _penalties(edition: Edition) -> Claim:
@@ -168,9 +136,9 @@ def _penalties(edition: Edition) -> Claim:
     for row in PENALTIES:
         for cell in _table1(row):
             rival = min(_table1("replay+simplex", cell.benchmark), key=lambda c: c.memory or 0)
-            evidence.append(_judged(
+            evidence.append(judged(
                 f"{row} on {cell.benchmark} (replay: M={rival.memory})",
-                _accuracy(edition, rival), _accuracy(edition, cell), _far_below, _less(rival.mean, cell.mean),
+                _accuracy(edition, rival), _accuracy(edition, cell), far_below, _less(rival.mean, cell.mean),
             ))
     return Claim(
         "Replay beats the regularisation methods by far",
@@ -179,31 +147,6 @@ def _penalties(edition: Edition) -> Claim:
         "points",
         tuple(evidence),
     )
-
-
-def _judged(where: str, a: Values, b: Values, judge: Judge, published: float | None, note: str = "") -> Evidence:
-    interval = difference(a, b)
-    if interval is None:
-        return Evidence(where, None, NOT_RUN, published, note)
-    if interval.low is None or interval.high is None:
-        return Evidence(where, interval, UNSURE, published, note)
-    return Evidence(where, interval, judge(interval.low, interval.high), published, note)
-
-
-def _no_worse(low: float, high: float) -> str:
-    return HOLDS if low > -MARGIN else FAILS if high < -MARGIN else UNSURE
-
-
-def _more(low: float, high: float) -> str:
-    return HOLDS if low > 0 else FAILS if high < MARGIN else UNSURE
-
-
-def _turns_more(low: float, high: float) -> str:
-    return HOLDS if low > 0 else FAILS if high < TURN else UNSURE
-
-
-def _far_below(low: float, high: float) -> str:
-    return HOLDS if low > GULF else FAILS if high < GULF else UNSURE
 
 
 def _table1(row: str, benchmark: str | None = None) -> list[Cell]:

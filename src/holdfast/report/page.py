@@ -12,8 +12,9 @@ import jinja2
 from .. import __version__, files
 from ..paper import ablation as beyond
 from ..paper import rivals
-from ..paper.claims import Claim, claims
+from ..paper.claims import claims
 from ..paper.editions import Edition, editions
+from ..paper.evidence import Claim
 from ..paper.feature_plots import feature_picture
 from ..paper.questions import Question, questions
 from ..paper.svg import Picture

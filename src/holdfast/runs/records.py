@@ -57,6 +57,12 @@ class Record:
         return None if self.drift is None or not apart else 100 * self.drift / float(apart)
 
     @property
+    def lost_in_galleries(self) -> float | None:
+        """Return BC: what the last model loses in old galleries, in points; None if it was not measured."""
+        measured = self.result.get("compatibility")
+        return None if not measured else float(measured["bc"])
+
+    @property
     def seconds(self) -> float:
         return float(self.result["seconds"])
 

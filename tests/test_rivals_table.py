@@ -86,7 +86,7 @@ def test_the_report_has_the_table_in_markdown_and_on_the_page() -> None:
         "| 2.00 | −3.00 | 1/1 |"
     )
     text = page.page(report)
-    assert 'id="rivals"' in text and "51.8 kB" in text and "compatibility" not in text
+    assert 'id="rivals"' in text and "51.8 kB" in text and 'id="compatibility"' not in text
 
 
 def test_compatibility_is_a_column_once_a_record_has_it() -> None:

@@ -13,6 +13,7 @@ import argparse
 from dataclasses import replace
 from statistics import mean, pstdev
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -21,7 +22,7 @@ from holdfast.paper import cells as paper
 from holdfast.paper.ablation import strong
 from holdfast.paper.editions import Edition, editions
 from holdfast.quantities import number, signed
-from holdfast.report import compatibility, exports, figures, page
+from holdfast.report import compatibility, exports, figures, page, turning
 from holdfast.report import rivals as rival_table
 from holdfast.report.tables import NAMES, Entry
 from holdfast.runs import plots, records
@@ -133,6 +134,19 @@ def evolution(edition: Edition) -> Figure:
         return figure
 
 
+def turned(edition: Edition) -> Figure:
+    """The turning of features, one plot per benchmark and memory that has the sphere."""
+    found = {place: groups for place, groups in turning.groups(edition).items()
+             if any(group.config.get("vertex_probability") for group in groups)}
+    with rc_context(plots.STYLE):
+        figure = Figure(figsize=(4.6 * len(found), 4.4))
+        for axes, (place, groups) in zip(np.atleast_1d(figure.subplots(1, len(found))), found.items()):
+            turning.draw(axes, place, groups)
+            axes.legend(fontsize=7.5, frameon=False)
+            axes.set_ylim(top=1.35 * axes.get_ylim()[1])  # room for the legend
+        return figure
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if something is out of date")
@@ -157,6 +171,7 @@ def main() -> None:
     for path in stale:
         path.write_text(wanted[path])
     evolution(edition).savefig(ROOT / "docs" / "images" / "evolution.png", dpi=110)
+    turned(edition).savefig(ROOT / "docs" / "images" / "turning.png", dpi=110)
     names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
     print(f"{len(report.found.runs)} runs; written: {names or 'nothing new'}")
 

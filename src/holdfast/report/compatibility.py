@@ -35,22 +35,28 @@ class Row:
 
 
 def rows(edition: Edition) -> list[Row]:
-    """Return one row per set of runs that measured compatibility, by benchmark and memory."""
-    found = [_row(runs) for runs in edition.alike if any(run.result.get("compatibility") for run in runs)]
+    """Return one row per set of replay runs that measured compatibility, by benchmark and memory.
+
+    The other methods are in the table of rivals, with AM."""
+    replayed = [runs for runs in edition.alike if runs[0].config.method == "replay"]
+    found = [_row(runs) for runs in replayed if any(run.result.get("compatibility") for run in runs)]
     return sorted(found, key=lambda row: (row.where, row.name))
+
+
+def where(group: Group) -> str:
+    """Return the benchmark and the memory of a set of runs, in words."""
+    return group.config.benchmark + (f", M={group.memory}" if group.memory else "")
 
 
 def _row(runs: tuple[Record, ...]) -> Row:
     measured = tuple(run for run in runs if run.result.get("compatibility"))
-    group, config = Group(measured), measured[0].config
+    group = Group(measured)
     values = [run.result["compatibility"] for run in measured]
     turned = [run.result["mean_drift"] for run in measured if run.result.get("mean_drift") is not None]
     apart = [run.result["separation"][-1] for run in measured if run.result.get("separation")]
-    memory = f", M={group.memory}" if group.memory else ""
     ac, am, bc, fc = (fmean(value[name] for value in values) for name in ("ac", "am", "bc", "fc"))
     far = f"{fmean(turned):.0f}° of {fmean(apart):.0f}°" if turned and apart else "–"
-    where = f"{config.benchmark}{memory}"
-    return Row(where, group.name, len(measured), group.text(), far, ac, am, bc, fc, values[0]["matrix"])
+    return Row(where(group), group.name, len(measured), group.text(), far, ac, am, bc, fc, values[0]["matrix"])
 
 
 def markdown(found: list[Row]) -> list[str]:

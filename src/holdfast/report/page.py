@@ -21,7 +21,7 @@ from ..paper.svg import Picture
 from ..quantities import duration, signed
 from ..runs import records
 from ..runs.records import Record, Records
-from . import compatibility, exports, figures
+from . import compatibility, exports, figures, turning
 from . import rivals as rival_table
 from .best import Best, best
 from .others import Group, describe, others
@@ -48,6 +48,7 @@ class Chapter:
     pictures: list[Picture]
     best: list[Best]
     compatibility: list[compatibility.Row]
+    turning: list[Picture]  # of the features, task by task
     ablation: list[dict[str, Any]]  # rows of `paper.ablation`
     rivals: list[rivals.Row]  # every method with both heads
     others: dict[str, list[Group]]  # runs that are not in the paper's tables, by benchmark
@@ -79,8 +80,8 @@ def build(found: Records, tell: Tell = lambda text: None) -> Report:
         ablation = beyond.rows(run.result for run in edition.runs)
         chapters.append(Chapter(
             edition, made, tally(made), claims(edition), questions(edition), pictures, best(edition),
-            compatibility.rows(edition), ablation,
-            rivals.rows(edition.runs), others(edition),
+            compatibility.rows(edition), turning.pictures(edition), ablation, rivals.rows(edition.runs),
+            others(edition),
         ))
     tell("drawing the features")
     drawn = [feature_picture(record, f"features-{index}") for index, record in enumerate(found.features)]

@@ -1,0 +1,49 @@
+"""The figure of turning: old classes after each task, in percent of the angle between classes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from holdfast.learning import compatibility
+from holdfast.paper.editions import editions
+from holdfast.report import turning
+from holdfast.runs import records
+from holdfast.runs.config import Config
+from holdfast.runs.records import Record
+from records_factory import make_record
+
+MATRIX = [[100.0] * (i + 1) for i in range(5)]
+
+
+def made(config: Config, drift: list[list[float | None]], apart: list[float | None], seed: int = 0) -> Record:
+    each = dataclasses.replace(config, seed=seed)
+    more: dict[str, Any] = {"drift": drift, "separation": apart, "compatibility": compatibility.summary(MATRIX, MATRIX)}
+    return records.checked(each.name, {**make_record(each, 80.0), **more})
+
+
+def test_a_class_counts_from_the_task_after_its_own() -> None:
+    drift = [[0.0, None, None], [10.0, 0.0, None], [20.0, 40.0, 0.0]]
+    run = made(Config("split-digits"), drift, [None, 50.0, 80.0])
+    assert turning.turned(run) == pytest.approx([100 * 10 / 50, 100 * 30 / 80])
+
+
+def test_a_record_without_angles_has_no_line() -> None:
+    assert turning.turned(made(Config("split-digits"), [[0.0], [5.0]], [None, None])) is None
+    assert turning.turned(made(Config("split-digits"), [[0.0]], [50.0])) is None
+
+
+def test_heads_and_recipes_of_replay_stand_side_by_side() -> None:
+    drift: list[list[float | None]] = [[0.0, None], [10.0, 0.0]]
+    plain, sphere = Config("split-digits"), Config("split-digits", vertex_probability=0.9)
+    runs = [made(each, drift, [None, 50.0], seed) for each in (plain, sphere) for seed in (0, 1)]
+    runs.append(made(Config("split-digits", method="der"), drift, [None, 50.0]))  # another method
+    edition = editions(runs)[0]
+    (groups,) = turning.groups(edition).values()
+    assert [(group.name, len(group.runs)) for group in groups] == [
+        ("replay + simplex", 2), ("replay + simplex, vertex-probability 0.9", 2)
+    ]
+    (picture,) = turning.pictures(edition)
+    assert "sphere, p = 0.9 (2)" in picture.svg and "split-digits, M=50" in picture.caption

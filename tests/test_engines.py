@@ -79,12 +79,22 @@ def test_there_are_as_many_places_as_cores_for_their_threads(monkeypatch: pytest
     monkeypatch.setattr(hardware, "cores", lambda: 8)
     assert [Local(threads=threads).places for threads in (1, 2, 3, 8, 16)] == [8, 4, 2, 1, 1]
     assert Local(5, threads=2).places == 5  # as asked
-    assert Local(device="cuda:1").places == 1 and Local(3, device="cuda").places == 3
+    assert Local(device="cuda:1").places == 4 and Local(3, device="cuda").places == 3
     assert isinstance(made := engine("local", machine=Machine(threads=4)), Local) and made.places == 2
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert Local(device="auto").places == 1
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert Local(device="auto").places == 8
     with pytest.raises(BadConfig, match="threads is 1000, on 8 cores"):
         Local(threads=1000)
+
+
+def test_runs_take_turns_over_all_gpus_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(engines, "_Process", lambda job: job.machine.device)
+    wanted = {"cuda": ["cuda:0", "cuda:1", "cuda:0"], "cuda:1": ["cuda:1"] * 3, "cpu": ["cpu"] * 3}
+    for device, expected in wanted.items():
+        local = Local(device=device)
+        assert [local.start(Job({}, Machine(device=device))) for _ in range(3)] == expected
 
 
 @pytest.mark.slow

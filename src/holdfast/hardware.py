@@ -68,6 +68,13 @@ def device_name(name: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def gpus() -> int:
+    """Count the GPUs that this process may use."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
 def choose_device(name: str) -> torch.device:
     """Return the device of this name, or raise BadConfig if it cannot be used."""
     import torch

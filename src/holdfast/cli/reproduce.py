@@ -17,12 +17,14 @@ from ..learning import distributed
 from ..paper import ablation as beyond
 from ..paper import cells as paper
 from ..paper import rivals
+from ..runs.benchmarks import BENCHMARKS
 from ..runs.config import Config
 from ..signals import Stopping
-from ..sweeps import engines
+from ..sweeps import cost, engines
+from ..sweeps.cost import Imagined
 from ..sweeps.engines import Engine
 from ..sweeps.share import SMALL, Share
-from ..sweeps.survey import GUESS, Run, State, survey
+from ..sweeps.survey import OPEN, Run, State, survey
 from ..sweeps.sweep import collect, put
 from . import progress
 from .options import complaints, console, with_machine
@@ -43,7 +45,7 @@ FIGURE = "fig-features"  # its runs are in no table
 
 
 def configs_of(what: str, seeds: int | None, quick: bool, benchmarks: Sequence[str] = ()) -> list[Config]:
-    """Return every run that `what` needs: cheap benchmarks first, then by seed, so that every cell soon has a run."""
+    """Return every run that `what` needs: the first seed of every cell, cheap benchmarks first, then the second."""
     chosen: list[Config] = rivals.configs(1 if quick else seeds, benchmarks, quick=quick) if what == "rivals" else []
     seeds = seeds or (1 if quick else paper.SEEDS)
     cells = {
@@ -67,7 +69,8 @@ def configs_of(what: str, seeds: int | None, quick: bool, benchmarks: Sequence[s
         chosen += [replace(config, seed=seed, quick=quick) for config in readings for seed in range(seeds)]
     if what == "beyond":
         chosen += beyond.configs(range(seeds), list(benchmarks) or ["split-mnist"], quick=quick)
-    return sorted(chosen, key=lambda c: (GUESS.get(c.benchmark, 0), c.seed))
+    cheap = list(BENCHMARKS)  # they are registered from cheap to dear
+    return sorted(chosen, key=lambda config: (config.seed, cheap.index(config.benchmark)))
 
 
 @with_machine("data", "out", "device", "compile", "share")
@@ -82,7 +85,7 @@ def reproduce(
         typer.Option("--seeds", min=1, help=f"runs per cell  (default: {paper.SEEDS}; 3 for rivals; 1 with --quick)"),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="runs at once  (default: as many as cores allow; one on a GPU)")
+        int | None, typer.Option("--jobs", min=1, help="runs at once  (default: one per core, or four per GPU)")
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads per run")] = 1,
     records: Annotated[
@@ -93,7 +96,13 @@ def reproduce(
     gpus: Annotated[float, typer.Option("--gpus", help="GPUs per run (ray, slurm); a fraction on ray")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="a scaled-down sweep; results are marked quick")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="run failed runs again")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print each run's command and state")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print each run's command and state, and what the sweep costs")
+    ] = False,
+    as_if: Annotated[
+        str | None,
+        typer.Option("--as-if", help="with --dry-run: estimate for GPUs with these TFLOPS, such as 19.5 or 19.5x8"),
+    ] = None,
     start: Annotated[int, typer.Option("--start", min=1, help="fig-features: classes to begin with")] = 6,
     add: Annotated[int, typer.Option("--add", min=0, help="fig-features: classes added one at a time")] = 3,
 ) -> None:
@@ -101,6 +110,7 @@ def reproduce(
 
     [dim]holdfast reproduce table1 --benchmark split-mnist --seeds 3[/]
     [dim]holdfast reproduce all --dry-run[/]
+    [dim]holdfast reproduce all --dry-run --as-if 19.5x8[/]
     """
     given = {"--benchmark": benchmark, "--method": method, "--memory": memory}
     machine = replace(machine, threads=threads)
@@ -118,10 +128,14 @@ def reproduce(
         for config in chosen:
             shared.pull(Path(machine.out) / config.name, SMALL)
     runs = survey(chosen, machine.out)
+    imagined = _measured(runs, machine, as_if, dry_run)
     if dry_run:
         for run in runs:
             console.print(f"{run.state:8} {run.config.command()}", highlight=False, soft_wrap=True)
-        console.print(summary(runs, jobs or places_of(on, machine)))
+        if imagined is None:
+            console.print(summary(runs, jobs or places_of(on, machine)))
+        else:
+            console.print(f"{summary(runs, imagined.gpus)}: an estimate for {imagined}", highlight=False)
     else:
         sweep_all(runs, machine, engines.engine(on, places=jobs, cpus=cpus, gpus=gpus, machine=machine), records,
                   retry_failed)
@@ -130,6 +144,17 @@ def reproduce(
     if any(run.state is State.FAILED for run in runs) and not dry_run:
         complaints.print("Run them again with --retry-failed.")
         raise typer.Exit(1)
+
+
+def _measured(runs: list[Run], machine: Machine, as_if: str | None, dry_run: bool) -> Imagined | None:
+    """Measure what the open runs cost on this machine, or count it for an imagined one, which is returned."""
+    if as_if is not None and not dry_run:
+        raise BadConfig("--as-if estimates the time of an imagined machine: give --dry-run with it.")
+    imagined = None if as_if is None else Imagined.read(as_if)
+    if any(run.state in OPEN for run in runs):
+        with console.status("measuring this machine's speed"):
+            cost.measure(runs, machine, imagined)
+    return imagined
 
 
 def sweep_all(runs: list[Run], machine: Machine, engine: Engine, records: str | None, retry_failed: bool) -> None:

@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import BadData
-from .published import Entry, Packed, Part
+from .published import SIDE, Entry, Packed, Part
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-SIDE = 32
 _TAR_SLACK = 1 << 20  # headers, padding and the small text files beside the parts
 
 

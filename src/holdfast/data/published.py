@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+SIDE = 32  # pixels; MNIST's 28 are padded
+IDX_LABELS_HEADER = 8  # bytes before the labels of an idx file
+
 
 @dataclass(frozen=True)
 class Part:
@@ -58,6 +61,18 @@ class Entry:
     def parts(self) -> tuple[Part, ...]:
         """Return all parts, in the order of the packed files."""
         return tuple(part for packed in self.packed for part in packed.parts)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return the shape of an image as it is learned: (channels, height, width)."""
+        return len(self.mean), SIDE, SIDE
+
+    def count(self, names: tuple[str, ...]) -> int:
+        """Return the number of images in `train` or `test`, from the files' sizes."""
+        sizes = {part.name: part.size for part in self.parts}
+        if self.form == "idx":
+            return sizes[names[1]] - IDX_LABELS_HEADER
+        return sum(sizes[name] for name in names) // (self.label_bytes + len(self.mean) * SIDE * SIDE)
 
 
 def _gz(name: str, size: int, sha256: str, content: int, inside: str, *also: tuple[int, str]) -> Packed:

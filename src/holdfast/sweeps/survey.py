@@ -19,12 +19,6 @@ from ..runs.config import Config
 from ..runs.folder import RunFolder
 from .engines import Handle, failure_of
 
-# Core-seconds of one full-protocol replay run, measured on a 2-core machine; used until a finished run gives better.
-GUESS = {
-    "split-digits": 40, "split-mnist": 650, "split-fashion-mnist": 650, "permuted-mnist": 6500,
-    "split-cifar10": 12000, "split-cifar100": 12000,
-}
-
 
 class State(str, Enum):
     """The state of a run."""
@@ -55,6 +49,7 @@ class Run:
     note: str = ""
     result: dict[str, Any] | None = None
     tries: int = 0
+    cost: float | None = None  # seconds of one worker from start to end, measured by `cost.measure`
     handle: Handle | None = field(default=None, repr=False)
 
     @property
@@ -118,7 +113,7 @@ def _locked(folder: RunFolder) -> bool:
 
 
 def estimate(run: Run, known: Sequence[Run]) -> float:
-    """Estimate the seconds one worker still needs for this run, from similar finished runs or from GUESS."""
+    """Estimate the seconds one worker still needs for this run: from similar finished runs, or from its `cost`."""
 
     def traits(each: Run, *names: str) -> list[Any]:
         return [getattr(each.config, name, each.config.get(name)) for name in names]
@@ -127,13 +122,7 @@ def estimate(run: Run, known: Sequence[Run]) -> float:
         return [r.result["seconds"] for r in known if r.result and traits(r, *names) == traits(run, *names)]
 
     seconds = like("benchmark", "method", "memory", "epochs", "quick") or like("benchmark", "method", "epochs", "quick")
-    if seconds:
-        whole = mean(seconds)
-    else:
-        full = run.config.protocol.epochs
-        scale = (run.config.epochs or full) / full * (0.1 if run.config.quick else 1)
-        whole = GUESS.get(run.config.benchmark, 600) * scale * passes(run.config)
-    return whole * (1 - run.share)
+    return (mean(seconds) if seconds else run.cost or 0.0) * (1 - run.share)
 
 
 def passes(config: Config) -> float:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ...signals import Stopping
 
 PATIENCE = 120.0  # seconds that a worker waits for a lock; a killed worker may still hold it while it ends
+PER_GPU = 4  # runs at once on one GPU
 LONGEST = 4000  # bytes of a worker's last message; a pipe buffers this many without a reader
 # Messages that begin like this do not count as a failed try:
 SAVED = "stopped, and saved"  # the run was asked to stop
@@ -156,17 +157,24 @@ class Engine(Protocol):
 class Local:
     """One local process per run: two runs with one thread each are faster than one run with two threads.
 
-    By default it runs as many processes at once as the cores allow, and one if the runs use a GPU."""
+    By default it runs as many processes at once as the cores allow. On GPUs it runs PER_GPU on each: one run of a small
+    network leaves most of a GPU idle. With `cuda` or `auto` the runs take turns over all GPUs; `cuda:1` is that one."""
 
     def __init__(self, places: int | None = None, *, threads: int = 1, device: str = "cpu") -> None:
         hardware.check_threads(threads)
-        on_gpu = hardware.device_name(device).startswith("cuda")
-        self.places = places or (1 if on_gpu else max(1, hardware.cores() // threads))
+        name = hardware.device_name(device)
+        self.gpus = [f"cuda:{index}" for index in range(hardware.gpus())] if name == "cuda" else []
+        per = PER_GPU * max(1, len(self.gpus)) if name.startswith("cuda") else hardware.cores() // threads
+        self.places, self.started = places or max(1, per), 0
 
     def check(self, out: Path, probe: str) -> None:
         pass
 
     def start(self, job: Job) -> Handle:
+        if self.gpus:
+            gpu = self.gpus[self.started % len(self.gpus)]
+            job = replace(job, machine=replace(job.machine, device=gpu))
+            self.started += 1
         return _Process(job)
 
     def close(self) -> None:

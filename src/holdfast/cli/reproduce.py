@@ -135,7 +135,8 @@ def reproduce(
         if imagined is None:
             console.print(summary(runs, jobs or places_of(on, machine)))
         else:
-            console.print(f"{summary(runs, imagined.gpus)}: an estimate for {imagined}", highlight=False)
+            console.print(f"{summary(runs, imagined.gpus)}: an estimate for {imagined}", highlight=False,
+                          soft_wrap=True)
     else:
         sweep_all(runs, machine, engines.engine(on, places=jobs, cpus=cpus, gpus=gpus, machine=machine), records,
                   retry_failed)

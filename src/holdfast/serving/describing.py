@@ -20,7 +20,7 @@ def describe(keeper: Keeper, limits: Limits) -> schemas.Description:
         kept, slots = clf.model_.kept(), clf.model_.labels.slots
         classes = [schemas.Class(label=label, slot=slots[label], samples=kept.get(slots[label], (0, 0))[0],
                                  direction=direction(slots[label])) for label in clf.classes_.tolist()]
-    embedder = clf._open_embedder().fingerprint if clf.embedder is not None else None
+    embedder = clf.check_embedder().fingerprint if clf.embedder is not None else None
     return schemas.Description(
         model=served.number, name=keeper.folder.resolve().name, takes=keeper.takes,  # type: ignore[arg-type]
         method=clf.method_ if taught else None, embedder=embedder,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadConfig, BadInput
+from ..errors import BadInput
 from ..estimator import IncrementalClassifier, versions
 from ..estimator.gate import Gate, Verdict, admit
 from ..estimator.model_files import NAME
@@ -52,7 +52,7 @@ class Served:
         """Predict samples; raise Untaught if there is no class yet."""
         if not self.taught:
             raise Untaught("The model knows no class yet: teach it one first.")
-        model, embedded = self.clf._embed(_as_given(self.clf, samples))
+        model, embedded = self.clf.model_, self.clf.embed_tensor(_as_given(self.clf, samples))
         chances = model.chances(embedded).cpu().numpy()
         novelty = model.novelty(embedded).cpu().tolist()
         labels, vectors = self.clf.classes_.tolist(), embedded.cpu().numpy()
@@ -106,10 +106,10 @@ class Keeper:
             embedded += count
             progress(embedded, len(labels), "samples embedded")
 
-        clf._watch = watch
+        clf.watch = watch
         watcher = Watcher(epoch=lambda record: progress(record["epoch"], None, "epochs"))
         clf.partial_fit(_as_given(clf, samples), labels, watcher=watcher)
-        del clf._watch
+        clf.watch = None
         version, verdict = admit(self.gate, getattr(before.clf, "model_", None), clf, self.folder)
         if verdict.passed:
             self._serve(Served(version.number, clf))
@@ -134,9 +134,7 @@ class Keeper:
         chosen = versions.rollback(self.folder, number)
         old = self.served.clf
         clf = IncrementalClassifier.load(self.folder, device=old.device, offline=old.offline)
-        clf.embedder, clf.cache = old.embedder, old.cache
-        if "_embedder" in vars(old):
-            clf._embedder = old._embedder
+        clf.share_embedder(old)
         self._serve(Served(chosen.number, clf))
         return self.served
 
@@ -171,11 +169,7 @@ def direction(slot: int) -> tuple[float, float]:
 def kind_of(clf: IncrementalClassifier, asked: str | None) -> str:
     """Return what a model takes: "images", "texts" or "vectors"; open its embedder, which must be the right one."""
     if clf.embedder is not None:
-        embedder = clf._open_embedder()
-        if hasattr(clf, "model_") and clf.model_.embedder != embedder.fingerprint:
-            raise BadConfig(f"This model was taught with the embedder {clf.model_.embedder or 'none'}, not with "
-                            f"{embedder.fingerprint}: use that one.")
-        return {"text": "texts", "images": "images"}.get(embedder.takes, "vectors")
+        return {"text": "texts", "images": "images"}.get(clf.check_embedder().takes, "vectors")
     if hasattr(clf, "model_"):
         return "images" if len(clf.model_.shape) == 3 else "vectors"
     return asked or "vectors"

@@ -96,9 +96,9 @@ class Decoder:
 
 def work(connection: Connection) -> None:
     """Answer until the server is gone."""
-    from ..data import inputs
+    from .. import pictures
 
-    inputs.formats()
+    pictures.formats()
     _limit_memory()
     connection.send_bytes(b"ready")
     while True:
@@ -108,7 +108,7 @@ def work(connection: Connection) -> None:
         except (EOFError, OSError):
             return
         try:
-            picture = inputs.decoded(content, asked["name"], asked["pixels"])
+            picture = pictures.decoded(content, asked["name"], asked["pixels"])
             pixels = picture.tobytes()
         except (BadInput, MemoryError) as error:
             told = str(error) or f"{asked['name']} cannot be read as an image: it needs too much memory."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 from pathlib import Path
@@ -19,6 +20,7 @@ from .versions import ModelArgument, NoWorseBy
 
 if TYPE_CHECKING:
     from ..estimator import IncrementalClassifier
+    from ..serving.server import Server
 
 TOKEN = "HOLDFAST_TOKEN"
 SHORTEST = 16  # characters of a token
@@ -55,6 +57,8 @@ def serve(
     text: Annotated[int, typer.Option("--most-text", help="most characters per text", min=1)] = 10_000,
     seconds: Annotated[float, typer.Option("--seconds", help="time-out of a prediction", min=0.1)] = 60.0,
     upload: Annotated[float, typer.Option("--upload-seconds", help="time for a body to arrive", min=0.1)] = 30.0,
+    grace: Annotated[float, typer.Option("--grace-seconds", help="time for clients to take their answers when the "
+                                         "server ends", min=0.1)] = 10.0,
 ) -> None:
     """Serve a model over HTTP: predictions while it learns, and a page to teach it by hand.
 
@@ -66,6 +70,7 @@ def serve(
         import uvicorn
 
         from ..serving.app import create_app
+        from ..serving.server import Server
     except ImportError as error:
         raise BadConfig(f"Serving needs {error.name}, which is missing: pip install 'holdfast[serve]'") from error
     from ..estimator import versions
@@ -80,7 +85,7 @@ def serve(
                         f"{TOKEN}. Without one, only 127.0.0.1 is allowed.")
     hardware.use_threads(machine.threads)
     limits = Limits(body=body, images=images, pixels=pixels, text=text, seconds=seconds,
-                    upload_seconds=upload)
+                    upload_seconds=upload, grace=grace)
     if not new:
         check_there(model)
     with versions.locked(model):  # before the model is read, so that no lesson of another server is lost
@@ -93,11 +98,23 @@ def serve(
             config = uvicorn.Config(
                 app, log_level="warning", access_log=False, server_header=False, lifespan="on",
                 limit_concurrency=limits.connections, timeout_keep_alive=10,
+                timeout_graceful_shutdown=math.ceil(limits.grace),
             )
             address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
             say(f"Serving {model} ({kind}, version {keeper.served.number}) at {address}, its description at "
                 f"{address}/docs. Ctrl-C ends it.", complaints)
-            uvicorn.Server(config).run(sockets=[listening])
+            run(Server(config, app.state.jobs), listening)
+
+
+def run(server: Server, listening: socket.socket) -> None:
+    """Serve until a signal. A second Ctrl-C does not wait for the lesson that runs: the model on disk is whole."""
+    try:
+        server.run(sockets=[listening])
+    finally:
+        if server.force_exit:
+            if not server.jobs.idle:
+                say("Ended without waiting for the lesson that was running; it was not learned.", complaints)
+            os._exit(130)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -20,7 +19,6 @@ from .versions import ModelArgument, NoWorseBy
 
 if TYPE_CHECKING:
     from ..estimator import IncrementalClassifier
-    from ..serving.server import Server
 
 TOKEN = "HOLDFAST_TOKEN"
 SHORTEST = 16  # characters of a token
@@ -98,23 +96,17 @@ def serve(
             config = uvicorn.Config(
                 app, log_level="warning", access_log=False, server_header=False, lifespan="on",
                 limit_concurrency=limits.connections, timeout_keep_alive=10,
-                timeout_graceful_shutdown=math.ceil(limits.grace),
             )
             address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
             say(f"Serving {model} ({kind}, version {keeper.served.number}) at {address}, its description at "
                 f"{address}/docs. Ctrl-C ends it.", complaints)
-            run(Server(config, app.state.jobs), listening)
+            Server(config, app.state.jobs, limits.grace, end_now).run(sockets=[listening])
 
 
-def run(server: Server, listening: socket.socket) -> None:
-    """Serve until a signal. A second Ctrl-C does not wait for the lesson that runs: the model on disk is whole."""
-    try:
-        server.run(sockets=[listening])
-    finally:
-        if server.force_exit:
-            if not server.jobs.idle:
-                say("Ended without waiting for the lesson that was running; it was not learned.", complaints)
-            os._exit(130)
+def end_now() -> NoReturn:
+    """End the process at a second Ctrl-C. The model on disk is whole at any moment."""
+    say("Ended without waiting; a lesson that was running was not learned.", complaints)
+    os._exit(130)
 
 
 def listen(host: str, port: int) -> socket.socket:

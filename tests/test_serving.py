@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import struct
 import threading
@@ -29,10 +30,12 @@ from holdfast.estimator.gate import Gate
 from holdfast.serving.app import create_app
 from holdfast.serving.limits import Limits
 from holdfast.serving.metrics import Metrics
-from holdfast.serving.state import Keeper, direction, kind_of
+from holdfast.serving.state import Keeper, Served, kind_of
 from serving_factory import SHAPES, files, picture
 
 LOCAL = "http://127.0.0.1"
+TOKEN = "0123456789abcdef0123"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 Serve = Callable[..., TestClient]
 
 
@@ -139,18 +142,6 @@ def test_whole_numbers_stay_labels(serve: Serve) -> None:
     assert client.delete("/classes/7").json()["classes"] == 1
 
 
-def test_the_directions_on_the_map_belong_to_slots_and_do_not_move(serve: Serve) -> None:
-    client = serve()
-    client.post("/teach", json=letters("bc"))
-    before = {c["label"]: c["direction"] for c in client.get("/model").json()["classes"]}
-    client.post("/teach", json=letters("a"))  # sorts first
-    after = {c["label"]: c["direction"] for c in client.get("/model").json()["classes"]}
-    assert {name: after[name] for name in before} == before
-    spots = np.array([direction(slot) for slot in range(20)])
-    apart = np.linalg.norm(spots[:, None] - spots[None], axis=2) + 9 * np.eye(20)
-    assert apart.min() > 0.1 and np.allclose(np.linalg.norm(spots, axis=1), 1, atol=1e-5)
-
-
 # Versions, forgetting, the gate.
 
 
@@ -226,6 +217,36 @@ def test_too_many_waiting_jobs_are_refused(serve: Serve, monkeypatch: pytest.Mon
     assert codes[:3] == [202] * 3 and codes[-1] == 429
 
 
+def test_lessons_that_wait_are_refused_when_the_server_ends(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, gate, begun, taught = serve(), threading.Event(), threading.Event(), []
+    whole = IncrementalClassifier.partial_fit
+
+    def waiting(self: Any, X: Any, y: Any, **more: Any) -> Any:
+        begun.set()
+        assert gate.wait(60)
+        taught.append(y[0])
+        return whole(self, X, y, **more)
+
+    monkeypatch.setattr(IncrementalClassifier, "partial_fit", waiting)
+    replies: dict[str, Any] = {}
+    threads = [threading.Thread(target=lambda n=n: replies.update({n: client.post("/teach", json=letters(n))}))
+               for n in "ab"]
+    jobs = client.app.state.jobs  # type: ignore[attr-defined]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    while len(jobs._known) < 2:
+        time.sleep(0.01)
+    jobs.end()
+    threads[1].join(60)
+    assert replies["b"].status_code == 503 and "server is ending" in replies["b"].json()["error"]
+    late = client.post("/teach", json=letters("c"))
+    assert late.status_code == 503 and not jobs.idle
+    gate.set()
+    threads[0].join(60)
+    assert replies["a"].status_code == 200 and taught == ["a"] and jobs.idle
+
+
 def test_a_failed_lesson_changes_nothing(serve: Serve) -> None:
     client = serve(slots=2)
     client.post("/teach", json=letters("ab"))
@@ -279,7 +300,7 @@ def test_metrics_count_by_route_and_never_by_path(serve: Serve) -> None:
 
 
 def test_a_token_guards_everything_but_the_page_and_health(serve: Serve) -> None:
-    token = "0123456789abcdef0123"
+    token = TOKEN
     client = serve(host="0.0.0.0", token=token)
     for path in ("/model", "/versions", "/metrics", "/export"):
         assert client.get(path).status_code == 401
@@ -301,6 +322,90 @@ def test_other_pages_and_other_names_may_not_change_a_local_model(serve: Serve) 
     named = serve(name="n", origins=("https://a.example",))
     reply = named.get("/model", headers={"Origin": "https://a.example"})
     assert reply.headers["access-control-allow-origin"] == "https://a.example"
+
+
+def test_a_token_protects_behind_a_proxy_of_any_name(serve: Serve) -> None:
+    client = serve(token=TOKEN)  # at 127.0.0.1
+    proxied = {"Host": "model.example.org", "Origin": "https://model.example.org", **BEARER}
+    assert client.post("/teach", json=letters("ab"), headers=proxied).status_code == 200
+    rewritten = {"Host": "127.0.0.1:8000", "Origin": "https://model.example.org"}
+    assert client.post("/teach", json=letters("c"), headers={**rewritten, **BEARER}).status_code == 200
+    assert client.post("/teach", json=letters("c"), headers=rewritten).status_code == 401
+
+
+@pytest.mark.parametrize("header", [{"Host": "[::1"}, {"Host": "a:b"}, {"Host": "a/b"}, {"Origin": "http://[::1"}])
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_a_malformed_host_or_origin_is_a_sentence(serve: Serve, header: dict[str, str], token: str | None) -> None:
+    client = serve(token=token)
+    reply = client.post("/predict", json=ask("a"), headers={**header, **BEARER})
+    assert reply.status_code == 400 and "cannot be read" in reply.json()["error"]
+
+
+@pytest.mark.parametrize("asked", ["POST /teach", "POST /health", "DELETE /classes/a", "POST /"])
+def test_a_wrong_token_costs_no_byte_of_the_body(serve: Serve, asked: str) -> None:
+    app, sent, (method, path) = serve(token=TOKEN).app, [], asked.split()
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "http_version": "1.1", "headers": [
+        (b"host", b"127.0.0.1"), (b"authorization", b"Bearer wrong"), (b"transfer-encoding", b"chunked")]}
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("the body was read")
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
+    assert sent[0]["status"] == 401
+
+
+def test_a_named_origin_can_read_every_refusal(serve: Serve) -> None:
+    origin = {"Origin": "https://a.example"}
+    client = serve(token=TOKEN, origins=("https://a.example",), limits=Limits(body=100))
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    replies = {
+        200: client.options("/teach", headers={**origin, **asks}),
+        401: client.get("/model", headers=origin),
+        413: client.post("/predict", content=b"x" * 101, headers={**origin, **BEARER}),
+        404: client.get("/nothing", headers={**origin, **BEARER}),
+        400: client.get("/model", headers={**origin, "Host": "[::1"}),
+    }
+    for status, reply in replies.items():
+        assert reply.status_code == status, reply.text
+        assert reply.headers["access-control-allow-origin"] == "https://a.example"
+    foreign = client.get("/model", headers={"Origin": "https://b.example"})
+    assert "access-control-allow-origin" not in foreign.headers
+
+
+def test_the_description_names_the_token_only_if_there_is_one(serve: Serve) -> None:
+    described = serve(token=TOKEN).get("/openapi.json").json()
+    (name, scheme), = described["components"]["securitySchemes"].items()
+    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer") and described["security"] == [{name: []}]
+    assert described["paths"]["/health"]["get"]["security"] == []
+    assert "security" not in described["paths"]["/teach"]["post"]
+    plain = serve(name="n").get("/openapi.json").json()
+    assert "securitySchemes" not in plain["components"] and "security" not in plain
+
+
+def test_an_error_of_our_own_is_a_500_that_is_logged(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = serve(origins=("https://a.example",))
+    client.post("/teach", json=letters("ab"))
+
+    def broken(*words: Any, **more: Any) -> None:
+        raise ValueError("the secret detail")
+
+    monkeypatch.setattr(Served, "answer", broken)
+    monkeypatch.setattr(IncrementalClassifier, "partial_fit", broken)
+    for route, body in (("/predict", ask("a")), ("/teach", letters("c"))):
+        caplog.clear()
+        reply = client.post(route, json=body, headers={"Origin": "https://a.example"})
+        assert reply.status_code == 500 and "secret" not in reply.text and "went wrong" in reply.json()["error"]
+        assert reply.headers["access-control-allow-origin"] and reply.headers["x-content-type-options"]
+        assert [record.exc_info is not None for record in caplog.records if record.name == "holdfast.serving"] == [True]
+    caplog.clear()
+    job = client.post("/teach?job=true", json=letters("c")).json()["id"]
+    assert '"failed"' in client.get(f"/jobs/{job}/events").text and "secret" not in client.get(f"/jobs/{job}").text
+    assert len([record for record in caplog.records if record.name == "holdfast.serving"]) == 1
 
 
 def test_no_answer_holds_a_path_of_the_server(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

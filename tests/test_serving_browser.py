@@ -120,6 +120,7 @@ def test_three_classes_are_taught_asked_refused_forgotten_and_survive(
         assert float(told.split(" in ")[1].split(" s")[0]) > 0, "the page says how long it took"
         assert classes(browser) == sorted(SHAPES)
         assert spots(browser)["circle"] == first["circle"]  # it does not move, in pixels
+        assert "no direction moved" in element(browser, "moved").text
         for name in SHAPES:
             assert ask(browser, kept(pictures, name, 1, start=90)[0]) == name
         assert ask(browser, kept(pictures, "stranger", 1)[0]) == "none of these"
@@ -130,6 +131,7 @@ def test_three_classes_are_taught_asked_refused_forgotten_and_survive(
             look(browser, server.address, width, scheme)
             until(browser, lambda: len(browser.find_elements(By.CSS_SELECTOR, "#map .sample")) == 18)
             ask(browser, str(pictures / "cross-91.png"))
+            assert len(browser.find_elements(By.CSS_SELECTOR, "#map .asked")) == 1
             assert overflow(browser) == []
             whole = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
             (shown / f"taught-{width}-{scheme}.png").write_bytes(base64.b64decode(whole["data"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import socket
@@ -56,9 +57,13 @@ def test_a_token_a_lock_a_taken_port_and_slow_senders(tmp_path: Path) -> None:
         assert isinstance(taken.exception, BadConfig) and "choose another --port" in str(taken.exception)
 
         head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
-        slow, liar = (socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(2))
+        slow, liar, thief = (socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(3))
         slow.sendall(head + b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
         liar.sendall(head + b"Content-Length: 99999999999\r\n\r\n")
+        wrong = head.replace(TOKEN.encode(), b"another-token-of-some-length")
+        thief.sendall(wrong + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")  # and never the rest
+        assert b" 401 " in thief.recv(2000).split(b"\r\n")[0]
+        thief.close()
         assert b" 413 " in liar.recv(2000).split(b"\r\n")[0]
         assert httpx.get(f"{address}/health", timeout=60).status_code == 200
         assert b" 408 " in slow.recv(2000).split(b"\r\n")[0]
@@ -81,6 +86,49 @@ def test_sigterm_finishes_the_lesson_that_runs_then_ends(tmp_path: Path) -> None
         thread.join()
     assert replies[0].status_code == 200 and replies[0].json()["model"] == 2
     assert IncrementalClassifier.load(tmp_path / "m").classes_.tolist() == ["a", "b"]
+
+
+def test_sigterm_refuses_lessons_that_wait_and_leaves_clients_that_never_read(tmp_path: Path) -> None:
+    trained = ("--with", "method=replay", "--with", "epochs=60", "--grace-seconds", "1")
+    with serving(tmp_path / "m", "--new", "--takes", "vectors", *trained) as server:
+        httpx.post(f"{server.address}/teach", json=lesson("a", 0), timeout=60)
+        deaf = socket.socket()
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", int(server.address.rpartition(":")[2])))
+        body = json.dumps({"vectors": lesson("a", 1, 10_000)["vectors"]}).encode()  # the answer is about 10 MB
+        head = "POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        deaf.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        running = httpx.post(f"{server.address}/teach?job=true", json=lesson("b", 0, 400), timeout=120).json()["id"]
+        while httpx.get(f"{server.address}/jobs/{running}", timeout=120).json()["state"] == "waiting":
+            time.sleep(0.05)
+        replies = []
+        thread = threading.Thread(target=lambda: replies.append(
+            httpx.post(f"{server.address}/teach", json=lesson("c", 0), timeout=120)))
+        thread.start()
+        time.sleep(1)
+        assert server.end(seconds=300) in (0, -signal.SIGTERM)
+        thread.join()
+        deaf.close()
+        assert server.process.stderr is not None and "Traceback" not in server.process.stderr.read()
+    assert replies[0].status_code == 503 and "server is ending" in replies[0].json()["error"]
+    assert IncrementalClassifier.load(tmp_path / "m").classes_.tolist() == ["a", "b"]
+
+
+def test_a_second_ctrl_c_does_not_wait_and_the_model_is_whole(tmp_path: Path) -> None:
+    endless = ("--with", "method=replay", "--with", "epochs=100000")
+    with serving(tmp_path / "m", "--new", "--takes", "vectors", *endless) as server:
+        job = httpx.post(f"{server.address}/teach?job=true", json=lesson("a", 0), timeout=60).json()
+        while httpx.get(f"{server.address}/jobs/{job['id']}").json()["state"] != "running":
+            time.sleep(0.05)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(1)
+        assert server.process.poll() is None  # it finishes the lesson
+        assert server.end(signal.SIGINT) == 130
+        assert server.process.stderr is not None
+        told = server.process.stderr.read()
+        assert "Traceback" not in told and "was not learned" in told
+    with serving(tmp_path / "m", "--new", "--takes", "vectors") as server:
+        assert httpx.get(f"{server.address}/health").json() == {"ready": True, "model": 0, "classes": 0}
 
 
 def killed_while_teaching(folder: Path, kills: int, seed: int) -> tuple[int, int]:

@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from holdfast import files
-from holdfast.data import DATASETS, Dataset, folders, inputs, own, parse
+from holdfast import files, pictures
+from holdfast.data import DATASETS, Dataset, folders, own, parse
 from holdfast.data.published import Packed, Part
 from holdfast.errors import HoldfastError
 from holdfast.learning import streams
@@ -249,7 +249,7 @@ class Targets:
                     buffer = io.BytesIO()
                     with contextlib.suppress(OSError, ValueError, KeyError):  # not every format takes every mode
                         picture.save(buffer, name)
-                        self.pictures[name in inputs.formats()].append(buffer.getvalue())
+                        self.pictures[name in pictures.formats()].append(buffer.getvalue())
             for part in ("train", "test"):
                 (self.folder / part / "cat").mkdir(parents=True)
                 colour.save(self.folder / part / "cat" / "0.png")

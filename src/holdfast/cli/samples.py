@@ -92,11 +92,11 @@ def embedding(clf: IncrementalClassifier, count: int, stop: Any = None) -> Itera
             if stop is not None and stop():
                 raise Stopped
 
-        clf._watch = watch
+        clf.watch = watch
         try:
             yield
         finally:
-            del clf._watch
+            clf.watch = None
 
 
 def text_embedder(clf_embedder: str | None, offline: bool) -> str:
@@ -184,7 +184,7 @@ def looked(clf: IncrementalClassifier, rows: Rows) -> tuple[Rows, Any]:
     with embedding(clf, len(rows.samples)):
         samples: Any = _stacked(rows.samples) if rows.kind == "vectors" and clf.embedder is None else rows.samples
         with _as_bad_input():
-            return rows, clf._embed(samples)[1]
+            return rows, clf.embed_tensor(samples)
 
 
 def readable(rows: Rows) -> Rows:
@@ -203,7 +203,8 @@ def check_kind(clf: IncrementalClassifier, rows: Rows) -> None:
     """Raise BadInput if the model takes other samples than these."""
     inner = getattr(clf, "model_", None)
     if clf.embedder is not None:
-        takes = {"text": "texts"}.get(clf._open_embedder().takes, clf._open_embedder().takes)
+        opened = clf.check_embedder()
+        takes = {"text": "texts"}.get(opened.takes, opened.takes)
         by = f" by its embedder {clf.embedder}" if isinstance(clf.embedder, str) else " by its embedder"
     elif inner is not None:
         takes, by = "images" if len(inner.shape) == 3 else "vectors", ""

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -55,6 +55,8 @@ def serve(
     text: Annotated[int, typer.Option("--most-text", help="most characters per text", min=1)] = 10_000,
     seconds: Annotated[float, typer.Option("--seconds", help="time-out of a prediction", min=0.1)] = 60.0,
     upload: Annotated[float, typer.Option("--upload-seconds", help="time for a body to arrive", min=0.1)] = 30.0,
+    grace: Annotated[float, typer.Option("--grace-seconds", help="time for clients to take their answers when the "
+                                         "server ends", min=0.1)] = 10.0,
 ) -> None:
     """Serve a model over HTTP: predictions while it learns, and a page to teach it by hand.
 
@@ -66,6 +68,7 @@ def serve(
         import uvicorn
 
         from ..serving.app import create_app
+        from ..serving.server import Server
     except ImportError as error:
         raise BadConfig(f"Serving needs {error.name}, which is missing: pip install 'holdfast[serve]'") from error
     from ..estimator import versions
@@ -80,7 +83,7 @@ def serve(
                         f"{TOKEN}. Without one, only 127.0.0.1 is allowed.")
     hardware.use_threads(machine.threads)
     limits = Limits(body=body, images=images, pixels=pixels, text=text, seconds=seconds,
-                    upload_seconds=upload)
+                    upload_seconds=upload, grace=grace)
     if not new:
         check_there(model)
     with versions.locked(model):  # before the model is read, so that no lesson of another server is lost
@@ -97,7 +100,13 @@ def serve(
             address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
             say(f"Serving {model} ({kind}, version {keeper.served.number}) at {address}, its description at "
                 f"{address}/docs. Ctrl-C ends it.", complaints)
-            uvicorn.Server(config).run(sockets=[listening])
+            Server(config, app.state.jobs, limits.grace, end_now).run(sockets=[listening])
+
+
+def end_now() -> NoReturn:
+    """End the process at a second Ctrl-C. The model on disk is whole at any moment."""
+    say("Ended without waiting; a lesson that was running was not learned.", complaints)
+    os._exit(130)
 
 
 def listen(host: str, port: int) -> socket.socket:

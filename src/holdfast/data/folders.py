@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from .. import pictures
 from ..errors import BadInput, Stopped
 from ..quantities import some
 from . import inputs
@@ -121,7 +122,7 @@ def _sizes(paths: Sequence[Path], stop: Stop) -> Iterator[tuple[int, int]]:
     """Yield the (width, height) of each readable image, without decoding its pixels."""
     for path in _until(stop, paths):
         try:
-            with inputs.opened(path) as picture:
+            with pictures.opened(path) as picture:
                 turned = picture.getexif().get(0x0112, 1) >= 5  # EXIF: rotated by 90 degrees
                 size = (picture.height, picture.width) if turned else picture.size
         except BadInput:

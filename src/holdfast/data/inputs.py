@@ -13,26 +13,22 @@ The rules:
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from ..errors import BadConfig, BadInput
+from ..pictures import as_bytes, cover, errors_as_bad_input, opened, upright
 
 Shape = tuple[int, ...]
 LARGEST = 96  # pixels per side; images that share one size up to this are not resized
 USUAL = 64  # pixels per side to which larger and mixed images are resized
-# File formats we accept. PIL would pass PostScript to an external program, and its rarer decoders are less robust.
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "DIB", "PPM", "TIFF", "WEBP", "JPEG2000", "AVIF")
 
 
 def are_images(X: Any) -> bool:
@@ -50,7 +46,7 @@ def images(X: Any, shape: Shape | None, size: int | tuple[int, int] | None = Non
     X = _column_to_numpy(X)
     if _is_list(X):
         return _stack([as_picture(item, at) for at, item in enumerate(X)], shape, size)
-    pixels = _bytes(_channels_last(_numpy(X), channels_first=isinstance(X, Tensor)), "the images")  # (n, h, w, c)
+    pixels = as_bytes(_channels_last(_numpy(X), channels_first=isinstance(X, Tensor)), "the images")  # (n, h, w, c)
     if not len(pixels):
         raise BadInput("The batch is empty: give at least one image.")
     if not pixels.size:
@@ -71,52 +67,17 @@ def as_picture(item: Any, at: int | str) -> Image.Image:
     """Convert one image to an upright PIL image, grey or RGB; raise BadInput that names the image if that fails."""
     if isinstance(item, str | Path):
         with opened(item) as file:
-            return _upright(file)
+            return upright(file)
     if isinstance(item, Image.Image):
-        with _errors_as_bad_input(f"Image {at}"):  # PIL may decode the file only now
-            return _upright(item)
+        with errors_as_bad_input(f"Image {at}"):  # PIL may decode the file only now
+            return upright(item)
     if not hasattr(item, "ndim"):
         raise BadInput(f"Item {at} is a {type(item).__name__}; an image is an array, a PIL image or a path.")
     array = _numpy(item)
     if array.ndim not in (2, 3) or not array.size:
         raise BadInput(f"Image {at} has shape {array.shape}; an image is (h, w), (h, w, c) or (c, h, w).")
-    pixels = _bytes(_channels_last(array[None], channels_first=isinstance(item, Tensor)), f"image {at}")[0]
+    pixels = as_bytes(_channels_last(array[None], channels_first=isinstance(item, Tensor)), f"image {at}")[0]
     return Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels)
-
-
-@contextmanager
-def opened(path: str | Path) -> Iterator[Image.Image]:
-    """Open an image file of one of FORMATS; turn any error while it is read into a BadInput that names the file."""
-    with _errors_as_bad_input(str(path)), Image.open(path, formats=formats()) as file:
-        yield file
-
-
-def decoded(content: bytes, name: str, most: int) -> Image.Image:
-    """Decode the content of an image file of at most `most` pixels; raise BadInput that names it if that fails."""
-    with _errors_as_bad_input(name), Image.open(io.BytesIO(content), formats=formats()) as file:
-        if file.width * file.height > most:
-            raise ValueError(f"it has {file.width * file.height:,} pixels, and at most {most:,} are allowed.")
-        return _upright(file)
-
-
-@cache
-def formats() -> tuple[str, ...]:
-    """Return those of FORMATS that the installed PIL can read."""
-    Image.init()
-    return tuple(name for name in FORMATS if name in Image.OPEN)
-
-
-@contextmanager
-def _errors_as_bad_input(name: str) -> Iterator[None]:
-    """Turn any exception of a decoder into a BadInput that names the image."""
-    try:
-        yield
-    except UnidentifiedImageError as error:
-        known = ", ".join(formats())
-        raise BadInput(f"{name} cannot be read as an image: it is none of {known}; convert it to one.") from error
-    except Exception as error:
-        kind = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
-        raise BadInput(f"{name} cannot be read as an image: {kind}{error}") from error
 
 
 def vectors(X: np.ndarray) -> Tensor:
@@ -179,9 +140,7 @@ def _stack(pictures: Sequence[Image.Image], shape: Shape | None, size: int | tup
 def fit(picture: Image.Image, shape: Shape) -> np.ndarray:
     """Scale a picture to cover `shape`, crop it at the centre, and return (channels, height, width)."""
     channels, height, width = shape
-    if picture.size != (width, height):
-        picture = ImageOps.fit(picture, (width, height), Image.Resampling.BICUBIC)
-    pixels = np.asarray(picture)
+    pixels = np.asarray(cover(picture, height, width))
     return _fit_channels(pixels[..., None] if pixels.ndim == 2 else pixels, channels).transpose(2, 0, 1)
 
 
@@ -198,16 +157,6 @@ def first_size(sizes: set[tuple[int, int]], size: int | tuple[int, int] | None) 
         return pair(size)
     (width, height), *others = sizes
     return (USUAL, USUAL) if others or max(width, height) > LARGEST else (height, width)
-
-
-def _upright(picture: Image.Image) -> Image.Image:
-    if 0 in picture.size:
-        raise BadInput(f"it is {_by(picture.size)} pixels; it must have at least one.")
-    if picture.mode.startswith("I;16"):  # PIL would clip 16-bit values at 255 instead of scaling them
-        picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-    elif picture.mode in ("I", "F"):  # PIL would clip 32-bit values too; treat them as an array
-        picture = Image.fromarray(_bytes(np.asarray(picture), f"a picture of mode {picture.mode}"))
-    return ImageOps.exif_transpose(picture).convert("RGB")
 
 
 def pair(size: Any) -> tuple[int, int]:
@@ -247,29 +196,6 @@ def _channels_last(array: np.ndarray, *, channels_first: bool) -> np.ndarray:
     if not first and not last:
         raise BadInput(f"Images of shape {array.shape}: they are (n, h, w), (n, h, w, c) or (n, c, h, w), c is 1 or 3.")
     return array.transpose(0, 2, 3, 1) if first and (channels_first or not last) else array
-
-
-def _bytes(array: np.ndarray, what: str) -> np.ndarray:
-    """Convert integers of 0..255, floats of 0..1 or booleans to bytes."""
-    if array.dtype == np.uint8:
-        return array
-    if array.dtype.kind == "b":
-        return array.astype(np.uint8) * np.uint8(255)
-    scale: Callable[[np.ndarray], np.ndarray]
-    if array.dtype.kind in "iu":
-        most, scale = 255, lambda a: a
-    elif array.dtype.kind == "f":
-        most, scale = 1, lambda a: np.rint(a * 255)
-        if not np.isfinite(array).all():
-            row = int(np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))[0])
-            where = f"{what} (first in image {row})" if array.ndim == 4 and len(array) > 1 else what
-            raise BadInput(f"There are NaN or infinite pixels in {where}: remove or repair those images.")
-    else:
-        raise BadInput(f"The pixels of {what} are {array.dtype}; they must be numbers.")
-    if array.size and (array.min() < 0 or array.max() > most):
-        seen = f"{array.min():g} to {array.max():g}"
-        raise BadInput(f"The pixels of {what} are {array.dtype} from {seen}; they must lie between 0 and {most}.")
-    return scale(array).astype(np.uint8)
 
 
 def _fit_channels(pixels: np.ndarray, channels: int) -> np.ndarray:

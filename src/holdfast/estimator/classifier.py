@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 from .. import hardware
 from ..data import inputs, others
-from ..embedders import Cached, Embedder, open_embedder
-from ..errors import BadConfig, BadInput
+from ..errors import BadConfig
 from ..learning.training import Watcher
 from . import labels, settings, solved
+from .embedding import Embedding
 from .model import Model, assemble
 from .sharing import Shared
 from .shown import Shown
 from .solved import SolvedModel
 
 
-class IncrementalClassifier(ClassifierMixin, Shared, Shown):
+class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
     """A classifier that learns new classes at any time and predicts among all classes so far.
 
     Parameters
@@ -229,7 +229,11 @@ class IncrementalClassifier(ClassifierMixin, Shared, Shown):
         """Return vectors (n, dim) for a search index, of length one with `unit`.
 
         They are the outputs of the junction for "replay", and the frozen features for "solved"."""
-        return self.as_vectors(self._embed(X)[1], unit=unit)
+        return self.as_vectors(self.embed_tensor(X), unit=unit)
+
+    def embed_tensor(self, X: Any) -> Tensor:
+        """Return the same vectors as a tensor on the model's device, as `model_` takes them."""
+        return self._embed(X)[1]
 
     @staticmethod
     def as_vectors(embedded: Tensor, *, unit: bool) -> np.ndarray:
@@ -274,29 +278,6 @@ class IncrementalClassifier(ClassifierMixin, Shared, Shown):
         if not len(self.classes_):
             raise BadConfig("Every class has been forgotten: teach one with partial_fit first.")
         return self.model_, self.model_.embed(self._read(X, self.model_))
-
-    def _vectors(self, X: Any, model: Model | SolvedModel | None) -> np.ndarray:
-        """Embed samples by the embedder, which must be the one that the model was taught with."""
-        embedder = self.check_embedder(model)
-        if isinstance(X, str | Path):
-            raise BadInput(f"This is a single sample ({str(X)[:60]!r}); give a list of them.")
-        through = Cached(embedder) if self.cache and embedder.kind != "own" else embedder
-        return through(list(X), self.__dict__.get("_watch", lambda count: None))
-
-    def check_embedder(self, model: Model | SolvedModel | None = None) -> Embedder:
-        """Return the embedder; raise BadConfig if the model was taught with another one."""
-        embedder, model = self._open_embedder(), model or getattr(self, "model_", None)
-        if model is not None and model.embedder != embedder.fingerprint:
-            raise BadConfig(
-                f"This model was taught with the embedder {model.embedder or 'none'}, not with {embedder.fingerprint}: "
-                f"vectors of another embedder mean something else. Use that one, or begin a new model.")
-        return embedder
-
-    def _open_embedder(self) -> Embedder:
-        opened: Embedder | None = self.__dict__.get("_embedder")
-        if opened is None:
-            opened = self._embedder = open_embedder(self.embedder, offline=self.offline, device=self.device)
-        return opened
 
     def _read(self, X: Any, model: Model | SolvedModel | None) -> Tensor:
         X = others.samples(X)

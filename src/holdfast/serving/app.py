@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files as resources
 from pathlib import Path as File
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from fastapi import FastAPI, Path, Query, Request
@@ -23,14 +21,14 @@ from starlette.responses import FileResponse
 from .. import __version__
 from ..estimator import versions
 from ..estimator.model_files import NAME
-from . import schemas
+from . import answers, schemas
 from .batching import Batcher
 from .decoding import Decoder
-from .describing import FORMS, describe, stability
-from .jobs import Job, Jobs
-from .limits import Guard, Limits
+from .describing import FORMS, describe, require_token
+from .jobs import Jobs
+from .limits import OPEN, Guard, Limits
 from .metrics import Measured
-from .problems import PROBLEMS, Wrong, handle_errors, problem_of
+from .problems import PROBLEMS, Wrong, handle_errors, log_result
 from .reading import Reader, parsed
 from .state import Answer, Keeper, Untaught
 
@@ -45,13 +43,16 @@ def create_app(
     """Return the ASGI application that serves the keeper's model."""
     limits = limits or Limits()
     decoder, jobs = Decoder(), Jobs(limits.jobs)
-    reader = Reader(keeper.takes, limits, decoder)
-    batcher = Batcher(lambda samples: _counted(keeper, samples))
+    reader = Reader(keeper.takes, limits, decoder, keeper.image_size)
+    batcher = Batcher(lambda samples: answers.counted(keeper, samples))
+
+    async def answered(request: Request) -> Sequence[Answer]:
+        return await batcher.ask(await reader.samples(request))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         if keeper.takes == "images":
-            asyncio.get_running_loop().run_in_executor(None, decoder.start)
+            decoder.start()
         yield
         await asyncio.get_running_loop().run_in_executor(None, jobs.close)
         await batcher.close()
@@ -97,23 +98,23 @@ def create_app(
         request: Request, reject: Reject = None, top: Annotated[int, Query(ge=1, le=1000)] = 5
     ) -> schemas.Predictions:
         """Say what the samples are. Send images as files of a form, texts or vectors as JSON."""
-        answers = await _within(batcher.ask(await reader.samples(request)), limits.seconds)
-        served, threshold = answers[0].served, None
+        found = await answers.within(answered(request), limits.seconds)
+        served, threshold = found[0].served, None
         if reject is not None:
             threshold = await asyncio.get_running_loop().run_in_executor(None, served.threshold, reject)
-        found = [_prediction(answer, threshold, top) for answer in answers]
-        return schemas.Predictions(model=served.number, threshold=threshold, predictions=found)
+        said = [answers.prediction(answer, threshold, top) for answer in found]
+        return schemas.Predictions(model=served.number, threshold=threshold, predictions=said)
 
     @app.post("/embed", tags=["use"], openapi_extra=FORMS["samples"])
     async def embed(
         request: Request, unit: Annotated[bool, Query(description="vectors of length one")] = False
     ) -> schemas.Vectors:
         """Return the vectors of the samples, for a search index."""
-        answers = await _within(batcher.ask(await reader.samples(request)), limits.seconds)
-        vectors = np.stack([answer.vector for answer in answers]).astype(np.float64)
+        found = await answers.within(answered(request), limits.seconds)
+        vectors = np.stack([answer.vector for answer in found]).astype(np.float64)
         if unit:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-300)
-        return schemas.Vectors(model=answers[0].served.number, vectors=vectors.astype(np.float32).tolist())
+        return schemas.Vectors(model=found[0].served.number, vectors=vectors.astype(np.float32).tolist())
 
     @app.post("/teach", tags=["teach"], openapi_extra=FORMS["lesson"],
               responses={202: {"model": schemas.JobState, "description": "accepted as a job"}})
@@ -123,26 +124,27 @@ def create_app(
         job: Annotated[bool, Query(description="answer at once with a job to follow")] = False,
     ) -> schemas.Taught:
         """Teach samples of new or known classes. The answer comes when the new model is on disk and in use."""
-        samples, labels = await reader.lesson(request)
+        samples, labels = await answers.within(reader.lesson(request), limits.seconds)
         if all(isinstance(label, str) for label in labels) and keeper.takes == "images":
             labels = [keeper.label(label) for label in labels]
-        made = jobs.submit(f"teaching {len(labels)} samples", lambda run: _teach(keeper, run, samples, labels),
+        made = jobs.submit(f"teaching {len(labels)} samples", lambda run: answers.teach(keeper, run, samples, labels),
                            wait=busy == "wait")
         if job:
-            return JSONResponse(_job_state(made, keeper).model_dump(), 202)  # type: ignore[return-value]
+            made.future.add_done_callback(log_result(keeper.folder))
+            return JSONResponse(answers.job_state(made, keeper).model_dump(), 202)  # type: ignore[return-value]
         return await asyncio.wrap_future(made.future)
 
     @app.get("/jobs/{key}", tags=["teach"])
     async def job_state(key: str) -> schemas.JobState:
         """Return a job's state, progress and result."""
-        return _job_state(_job(jobs, key), keeper)
+        return answers.job_state(answers.find_job(jobs, key), keeper)
 
     @app.get("/jobs/{key}/events", tags=["teach"], response_class=StreamingResponse,
              responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}})
     async def job_events(key: str) -> StreamingResponse:
         """Send the job's state as server-sent events, until it is over."""
-        job = _job(jobs, key)
-        return StreamingResponse(_events(job, keeper), media_type="text/event-stream")
+        job = answers.find_job(jobs, key)
+        return StreamingResponse(answers.events(job, keeper), media_type="text/event-stream")
 
     @app.delete("/classes/{label:path}", tags=["teach"])
     async def forget(label: Annotated[str, Path(description="the class to forget")]) -> schemas.Changed:
@@ -188,74 +190,11 @@ def create_app(
         """Return metrics in Prometheus' text format."""
         return Response(keeper.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    if origins:
+    if token is not None:
+        require_token(app, OPEN)
+    app.add_middleware(Guard, limits=limits, token=token, host=host, origins=origins)
+    if origins:  # around the guard, so that a page of theirs can read why it was refused
         app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"],
                            allow_headers=["authorization", "content-type"])
-    app.add_middleware(Guard, limits=limits, token=token, host=host, origins=origins)
     app.add_middleware(Measured, metrics=keeper.metrics)
     return app
-
-
-def _counted(keeper: Keeper, samples: Any) -> list[Answer]:
-    found = keeper.served.answer(samples)
-    keeper.metrics.samples.inc(len(samples))
-    keeper.metrics.passes.inc()
-    return found
-
-
-async def _within(work: Any, seconds: float) -> Any:
-    try:
-        return await asyncio.wait_for(work, seconds)
-    except asyncio.TimeoutError:
-        raise Wrong(504, f"There was no answer within {seconds:g} seconds; send fewer samples, or try later.") from None
-
-
-def _prediction(answer: Answer, threshold: float | None, top: int) -> schemas.Prediction:
-    order = np.argsort(-answer.chances, kind="stable")[:top].tolist()
-    best = [schemas.Chance(label=answer.labels[i], probability=float(answer.chances[i])) for i in order]
-    strange = threshold is not None and answer.novelty is not None and answer.novelty > threshold
-    return schemas.Prediction(label=None if strange else best[0].label, probability=best[0].probability,
-                              novelty=answer.novelty, best=best)
-
-
-def _teach(keeper: Keeper, job: Job, samples: Any, labels: list[Any]) -> schemas.Taught:
-    began = time.perf_counter()
-    job.progress(0, len(labels), "samples")
-    served, version, verdict = keeper.teach(samples, labels, job.progress)
-    return schemas.Taught(
-        model=served.number, accepted=verdict.passed, version=version, reason=verdict.reason, samples=len(labels),
-        classes=len(served.clf.classes_) if served.taught else 0, seconds=round(time.perf_counter() - began, 3),
-        stability=stability(served),
-    )
-
-
-def _job(jobs: Jobs, key: str) -> Job:
-    try:
-        return jobs[key]
-    except KeyError:
-        raise Wrong(404, "There is no such job; finished ones are forgotten after a while.") from None
-
-
-def _job_state(job: Job, keeper: Keeper) -> schemas.JobState:
-    result, error = None, None
-    if job.over:
-        problem = job.future.exception()
-        if problem is None:
-            result = job.future.result()
-        else:
-            error = problem_of(problem, keeper.folder)[1]
-    return schemas.JobState(id=job.id, what=job.what, state=job.state, done=job.done,  # type: ignore[arg-type]
-                            total=job.total, unit=job.unit, result=result, error=error)
-
-
-async def _events(job: Job, keeper: Keeper) -> AsyncIterator[str]:
-    last = None
-    while True:
-        over = job.over
-        state = _job_state(job, keeper).model_dump()
-        if state != last:
-            yield f"data: {json.dumps(state)}\n\n"
-            last = state
-        if over:
-            return
-        await asyncio.sleep(0.1)

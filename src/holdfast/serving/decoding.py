@@ -1,10 +1,11 @@
-"""Decode uploaded images in a separate process with a limit on memory: a hostile file cannot hurt the server.
+"""Decode uploaded images in separate processes with a limit on memory: a hostile file cannot hurt the server.
 
-The process is `python -m holdfast.serving.decoding FD`. Messages are bytes and JSON; nothing is unpickled.
+A process is `python -m holdfast.serving.decoding FD`. Messages are bytes and JSON; nothing is unpickled.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -12,66 +13,124 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
 from PIL import Image
 
+from .. import pictures
 from ..errors import BadInput
 
-EXTRA = 1_000_000_000  # bytes of memory beyond what the process needs to start
+EXTRA = 1_000_000_000  # bytes of memory beyond what a process needs to start
 SECONDS = 30.0  # for one image
-START = 60.0  # seconds for the process to start
+START = 60.0  # seconds for a process to start
+PROCESSES = 2  # so that one slow image does not block the others
+LATE = 0.5  # seconds after a request's deadline until its process is stopped
+
+
+class NoDecoder(Exception):
+    """A decoding process did not start."""
 
 
 class Decoder:
-    """One decoding process, started when it is needed and again after a crash."""
+    """A few decoding processes. Requests take turns image by image, so that a large request does not block others."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+    def __init__(self, processes: int = PROCESSES) -> None:
+        self._processes = [Process() for _ in range(processes)]
+        self._threads = ThreadPoolExecutor(processes, thread_name_prefix="decoding")
+        self._free: asyncio.Queue[Process] | None = None
 
     def start(self) -> None:
-        """Start the process now, so that the first request need not wait for it."""
-        with self._lock:
-            self._ready()
+        """Start the processes now, so that the first request need not wait for them."""
+        for process in self._processes:
+            self._threads.submit(process.start)
 
-    def decode(self, contents: list[tuple[str, bytes]], pixels: int) -> list[Image.Image]:
+    async def decode(
+        self, contents: list[tuple[str, bytes]], pixels: int, size: tuple[int, int] | None, seconds: float
+    ) -> list[Image.Image]:
         """Return the images; raise BadInput that names the first file that cannot be decoded.
 
-        `pixels` limits all images together."""
-        found = []
+        `pixels` limits all images together. With a `size` (height, width), each image is scaled and cropped to it. The
+        caller gives up after `seconds`."""
+        end, found = time.monotonic() + seconds, []
         for name, content in contents:
-            with self._lock:
-                reply = self._ask(name, content, pixels)
-            found.append(reply)
-            pixels -= reply.width * reply.height
+            picture, used = await self._one(name, content, pixels, size, end)
+            found.append(picture)
+            pixels -= used
         return found
 
     def close(self) -> None:
+        """Stop the processes, whatever they are doing."""
+        for process in self._processes:
+            process.end()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    async def _one(
+        self, name: str, content: bytes, pixels: int, size: tuple[int, int] | None, end: float
+    ) -> tuple[Image.Image, int]:
+        loop = asyncio.get_running_loop()
+        if self._free is None:
+            self._free = asyncio.Queue()
+            for process in self._processes:
+                self._free.put_nowait(process)
+        free, process = self._free, await self._free.get()  # first come, first served
+        seconds = max(0.0, min(SECONDS, end + LATE - time.monotonic()))
+        asked = {"name": name, "pixels": pixels, "size": size}
+        work = self._threads.submit(process.ask, asked, content, seconds)
+        # The process is free when the thread is done, which may be later than a caller that gave up.
+        work.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(free.put_nowait, process))
+        return await asyncio.wrap_future(work)
+
+
+class Process:
+    """One decoding process, started when it is needed and again after a crash."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # held while the process works
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._ended = False
+
+    def start(self) -> None:
+        with self._lock, contextlib.suppress(NoDecoder):
+            self._ready()
+
+    def ask(self, asked: dict[str, Any], content: bytes, seconds: float) -> tuple[Image.Image, int]:
+        """Return the image, and the pixels of its file."""
+        name = asked["name"]
+        with self._lock:
+            connection = self._ready()
+            try:
+                connection.send_bytes(json.dumps(asked).encode())
+                connection.send_bytes(content)
+                if not connection.poll(seconds):
+                    self._stop()
+                    raise BadInput(f"{name} cannot be read as an image: decoding took more than {seconds:.1f} seconds.")
+                answer = json.loads(connection.recv_bytes())
+                if "error" in answer:
+                    raise BadInput(answer["error"])
+                picture = Image.frombytes("RGB", tuple(answer["size"]), connection.recv_bytes())
+            except (EOFError, OSError, json.JSONDecodeError) as error:  # killed, such as by the limit on memory
+                self._stop()
+                why = "its decoder failed or ran out of memory."
+                raise BadInput(f"{name} cannot be read as an image: {why}") from error
+            return picture, int(answer["pixels"])
+
+    def end(self) -> None:
+        """Kill the process for good; a thread that waits for it gets an error."""
+        self._ended = True
+        if (process := self._process) is not None:
+            process.kill()
         with self._lock:
             self._stop()
-
-    def _ask(self, name: str, content: bytes, pixels: int) -> Image.Image:
-        connection = self._ready()
-        try:
-            connection.send_bytes(json.dumps({"name": name, "pixels": pixels}).encode())
-            connection.send_bytes(content)
-            if not connection.poll(SECONDS):
-                self._stop()
-                raise BadInput(f"{name} cannot be read as an image: decoding took more than {SECONDS:g} seconds.")
-            answer = json.loads(connection.recv_bytes())
-            if "error" in answer:
-                raise BadInput(answer["error"])
-            return Image.frombytes("RGB", tuple(answer["size"]), connection.recv_bytes())
-        except (EOFError, OSError, json.JSONDecodeError) as error:  # it was killed, such as by the limit on memory
-            self._stop()
-            raise BadInput(f"{name} cannot be read as an image: its decoder failed or ran out of memory.") from error
 
     def _ready(self) -> Connection:
         if self._connection is None or self._process is None or self._process.poll() is not None:
             self._stop()
+            if self._ended:
+                raise NoDecoder("The server is ending.")
             ours, theirs = socket.socketpair()
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
@@ -80,9 +139,13 @@ class Decoder:
             )
             theirs.close()
             self._connection = Connection(ours.detach())
-            if not self._connection.poll(START) or self._connection.recv_bytes() != b"ready":
+            try:
+                started = self._connection.poll(START) and self._connection.recv_bytes() == b"ready"
+            except (EOFError, OSError):
+                started = False
+            if not started:
                 self._stop()
-                raise BadInput("Images cannot be decoded at the moment: the decoder did not start.")
+                raise NoDecoder("Images cannot be decoded at the moment: the decoder did not start.")
         return self._connection
 
     def _stop(self) -> None:
@@ -96,9 +159,7 @@ class Decoder:
 
 def work(connection: Connection) -> None:
     """Answer until the server is gone."""
-    from ..data import inputs
-
-    inputs.formats()
+    pictures.formats()
     _limit_memory()
     connection.send_bytes(b"ready")
     while True:
@@ -108,13 +169,16 @@ def work(connection: Connection) -> None:
         except (EOFError, OSError):
             return
         try:
-            picture = inputs.decoded(content, asked["name"], asked["pixels"])
+            picture = pictures.decoded(content, asked["name"], asked["pixels"])
+            used = picture.width * picture.height
+            if asked["size"] is not None:
+                picture = pictures.cover(picture, *asked["size"])
             pixels = picture.tobytes()
         except (BadInput, MemoryError) as error:
             told = str(error) or f"{asked['name']} cannot be read as an image: it needs too much memory."
             connection.send_bytes(json.dumps({"error": told[:500]}).encode())
             continue
-        connection.send_bytes(json.dumps({"size": picture.size}).encode())
+        connection.send_bytes(json.dumps({"size": picture.size, "pixels": used}).encode())
         connection.send_bytes(pixels)
 
 

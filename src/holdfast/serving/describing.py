@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
+
+from fastapi import FastAPI
 
 from . import schemas
 from .limits import Limits
-from .state import Keeper, Served, direction
+from .state import Keeper, Served
 
+FREE = 12  # empty slots whose directions are described
 SHOWN = ("images", "pixels", "rows", "text", "body")  # limits that the page needs
 
 
@@ -17,20 +21,27 @@ def describe(keeper: Keeper, limits: Limits) -> schemas.Description:
     clf, taught = served.clf, hasattr(served.clf, "model_")
     classes: list[schemas.Class] = []
     if taught:
-        kept, slots = clf.model_.kept(), clf.model_.labels.slots
-        classes = [schemas.Class(label=label, slot=slots[label], samples=kept.get(slots[label], (0, 0))[0],
-                                 direction=direction(slots[label])) for label in clf.classes_.tolist()]
-    embedder = clf._open_embedder().fingerprint if clf.embedder is not None else None
+        kept, slots = clf.model_.kept(), clf.model_.labels.slots_of_classes()
+        places = served.atlas.places(slots).round(6).tolist()
+        classes = [schemas.Class(label=label, slot=slot, samples=kept.get(slot, (0, 0))[0], direction=place)
+                   for label, slot, place in zip(clf.classes_.tolist(), slots, places)]
+    taken = {each.slot for each in classes}
+    empty = list(islice((slot for slot in range(served.slots) if slot not in taken), FREE))
+    embedder = clf.check_embedder().fingerprint if clf.embedder is not None else None
     return schemas.Description(
         model=served.number, name=keeper.folder.resolve().name, takes=keeper.takes,  # type: ignore[arg-type]
         method=clf.method_ if taught else None, embedder=embedder,
         inputs=list(clf.model_.shape) if taught else None, classes=classes,
-        slots=clf.model_.labels.capacity if taught else clf.slots,
-        free=clf.model_.labels.free if taught else clf.slots,
+        slots=served.slots, free=served.slots - len(classes), empty=_fixed(served, empty),
         samples=sum(batch["samples"] for batch in clf.model_.history) if taught else 0,
         batches=clf.model_.taught if taught else 0, can_reject=served.can_reject(), stability=stability(served),
         limits={name: getattr(limits, name) for name in SHOWN},
     )
+
+
+def _fixed(served: Served, slots: list[int]) -> list[tuple[float, float]]:
+    """Return the directions of empty slots; a trainable head has none."""
+    return [(x, y) for x, y in served.atlas.places(slots).round(6).tolist()] if served.atlas.polytope else []
 
 
 def stability(served: Served) -> schemas.Told | None:
@@ -72,3 +83,21 @@ FORMS: dict[str, dict[str, Any]] = {
         "application/json": _json(schemas.Back, {"number": 3}),
     }}},
 }
+
+
+def require_token(app: FastAPI, free: tuple[str, ...]) -> None:
+    """Say in the OpenAPI description that every route needs the bearer token, except for the free ones."""
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        made = plain()
+        made.setdefault("components", {})["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer", "description": "the server's token"},
+        }
+        made["security"] = [{"token": []}]
+        for path in made["paths"].keys() & {*free}:
+            for operation in made["paths"][path].values():
+                operation["security"] = []
+        return made
+
+    app.openapi = described  # type: ignore[method-assign]

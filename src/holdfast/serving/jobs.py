@@ -14,7 +14,18 @@ REMEMBERED = 100  # finished jobs that can still be asked for
 
 
 class Busy(Exception):
-    """The teacher is at work, and the caller did not want to wait; or too many wait already."""
+    """The teacher is at work, and the caller did not want to wait."""
+
+
+class QueueFull(Busy):
+    """Too many changes wait already."""
+
+
+class Ending(Busy):
+    """The server is ending, so the change was not begun."""
+
+    def __init__(self) -> None:
+        super().__init__("The server is ending, so this was not begun and the model is as it was; send it again later.")
 
 
 @dataclass
@@ -46,15 +57,18 @@ class Jobs:
         self._known: dict[str, Job] = {}
         self._lock = threading.Lock()
         self._teacher = ThreadPoolExecutor(1, thread_name_prefix="teacher")
+        self._ending = False
 
     def submit(self, what: str, work: Callable[[Job], Any], *, wait: bool) -> Job:
-        """Queue work; raise Busy if the teacher is at work and `wait` is False, or if the queue is full."""
+        """Queue work; raise Busy if the teacher is at work and `wait` is False, if the queue is full, or at the end."""
         with self._lock:
+            if self._ending:
+                raise Ending
             open_jobs = [job for job in self._known.values() if not job.over]
             if open_jobs and not wait:
                 raise Busy(f"The model is being changed ({open_jobs[0].what}); try again, or ask to wait.")
             if len(open_jobs) > self.most:
-                raise Busy(f"{len(open_jobs)} changes wait already; try again later.")
+                raise QueueFull(f"{len(open_jobs)} changes wait already; try again later.")
             job = Job(what)
             self._known[job.id] = job
             for old in [each.id for each in self._known.values() if each.over][:-REMEMBERED]:
@@ -66,9 +80,21 @@ class Jobs:
     def __getitem__(self, key: str) -> Job:
         return self._known[key]
 
+    @property
+    def idle(self) -> bool:
+        """Return True if no job runs or waits."""
+        return all(job.over for job in list(self._known.values()))
+
+    def end(self) -> None:
+        """Refuse the jobs that wait and all later ones; the job that runs goes on."""
+        with self._lock:
+            self._ending = True
+        self._teacher.shutdown(wait=False, cancel_futures=True)
+
     def close(self) -> None:
-        """Finish the job that is running; cancel those that wait."""
-        self._teacher.shutdown(wait=True, cancel_futures=True)
+        """Finish the job that is running; refuse those that wait."""
+        self.end()
+        self._teacher.shutdown(wait=True)
 
     def _run(self, job: Job, work: Callable[[Job], Any]) -> None:
         job.state = "running"
@@ -83,4 +109,4 @@ class Jobs:
 
     def _cancelled(self, job: Job) -> None:
         job.state = "cancelled"
-        job.future.set_exception(Busy("The server is ending; the model was not changed."))
+        job.future.set_exception(Ending())

@@ -33,17 +33,20 @@ class Limits:
     connections: int = 200
     upload_seconds: float = 30.0  # for a body to arrive
     seconds: float = 60.0  # for an answer; teaching takes as long as it needs
+    grace: float = 10.0  # seconds for clients to take their answers when the server ends
 
 
 class Guard:
     """ASGI middleware: refuse a wrong token, a foreign origin, a large or a slow body, each with a sentence.
 
-    The body is read here, so that a slow sender holds a small task and never a thread of the model."""
+    The body is read here, so that a slow sender holds a small task and never a thread of the model. Without a token,
+    the names of host and origin protect a local model from other pages in a browser. With a token, only its holder is
+    answered, and a proxy in front may have any name."""
 
     def __init__(self, app: Any, limits: Limits, token: str | None, host: str, origins: tuple[str, ...]) -> None:
         self.app, self.limits, self.origins = app, limits, origins
         self.token = None if token is None else token.encode()
-        self.hosts = (*LOCAL, host) if host in LOCAL else None  # elsewhere the token protects
+        self.hosts = (*LOCAL, host) if token is None else None
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -51,6 +54,14 @@ class Guard:
         headers = dict(scope["headers"])
         if refusal := self._refusal(scope, headers):
             return await refuse(send, *refusal)
+
+        async def with_headers(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *HEADERS]}
+            await send(message)
+
+        if scope["method"] in READS:  # no route reads their bodies
+            return await self.app(scope, receive, with_headers)
         try:
             body = await asyncio.wait_for(self._body(headers, receive), self.limits.upload_seconds)
         except asyncio.TimeoutError:
@@ -69,22 +80,21 @@ class Guard:
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        async def with_headers(message: dict[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], *HEADERS]}
-            await send(message)
-
         await self.app(scope, replay, with_headers)
 
     def _refusal(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> tuple[int, str] | None:
-        host = headers.get(b"host", b"").decode("latin-1")
-        if self.hosts is not None and (urlsplit(f"//{host}").hostname or "") not in self.hosts:
+        """Return the status and the sentence for a request that may not go on; nothing of its body is read for it."""
+        host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
+        try:
+            name, page = _name_of(f"//{host}"), urlsplit(origin).netloc
+        except ValueError:
+            return 400, "The header Host or Origin cannot be read; a host is written like 127.0.0.1:8000 or [::1]:8000."
+        path, reads = scope["path"], scope["method"] in READS
+        if self.hosts is not None and name not in self.hosts:
             return 403, "This server answers at 127.0.0.1 and localhost only; another name was asked for."
-        origin = headers.get(b"origin", b"").decode("latin-1")
-        if origin and scope["method"] not in READS and urlsplit(origin).netloc != host and origin not in self.origins:
+        if self.hosts is not None and origin and not reads and page != host and origin not in self.origins:
             return 403, "A page of another address may not change this model; name it with --origin to allow it."
-        path = scope["path"]
-        free = path in OPEN or path.startswith("/static-offline-docs") or scope["method"] == "OPTIONS"
+        free = reads and (path in OPEN or path.startswith("/static-offline-docs"))
         if self.token is None or free:
             return None
         given = headers.get(b"authorization", b"")
@@ -109,6 +119,14 @@ class Guard:
             parts.append(part)
             if not message.get("more_body", False):
                 return b"".join(parts)
+
+
+def _name_of(address: str) -> str:
+    """Return the host of an address without its port; raise ValueError if either cannot be read."""
+    parts = urlsplit(address)
+    if parts.path or parts.query or parts.username is not None or (parts.port is not None and not parts.hostname):
+        raise ValueError(address)
+    return parts.hostname or ""
 
 
 async def refuse(send: Any, status: int, sentence: str) -> None:

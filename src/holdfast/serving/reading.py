@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 
@@ -24,8 +26,10 @@ ONE = {"images": "files of a form, in fields `images`", "texts": 'JSON like {"te
 class Reader:
     """Reads the samples of requests for a model that takes one kind of them."""
 
-    def __init__(self, takes: str, limits: Limits, decoder: Decoder) -> None:
-        self.takes, self.limits, self.decoder = takes, limits, decoder
+    def __init__(
+        self, takes: str, limits: Limits, decoder: Decoder, image_size: Callable[[], tuple[int, int] | None]
+    ) -> None:
+        self.takes, self.limits, self.decoder, self.image_size = takes, limits, decoder, image_size
 
     async def samples(self, request: Request) -> list[Any]:
         """Return the samples of a request."""
@@ -73,26 +77,38 @@ class Reader:
     async def _form(self, request: Request, *, labelled: bool) -> tuple[list[Any], list[Any]]:
         if self.takes != "images":
             raise Wrong(415, f"This model takes {self.takes}, not files: send {ONE[self.takes]}.")
-        most = self.limits.images
-        try:
-            async with request.form(max_files=most, max_fields=most + 1, max_part_size=10_000) as form:
-                uploads = [value for value in form.getlist("images") if not isinstance(value, str)]
-                labels = [str(value) for name in ("label", "labels") for value in form.getlist(name)]
-                if unknown := sorted({*form} - ({"images", "label", "labels"} if labelled else {"images"})):
-                    raise Wrong(422, f"The form has a field {unknown[0][:100]!r}; it may have images"
-                                     f"{', label and labels' if labelled else ''}.")
-                if not uploads:
-                    raise Wrong(422, "The form has no files in fields `images`: add at least one.")
-                contents = [(f"image {row}", await upload.read()) for row, upload in enumerate(uploads)]
-        except (MultiPartException, HTTPException) as error:
-            why = getattr(error, "message", None) or getattr(error, "detail", "") or "it is cut off"
-            raise Wrong(413 if "Too many" in str(why) else 400, f"The form cannot be read: {why}") from error
-        except (ValueError, KeyError) as error:
-            raise Wrong(400, "The form cannot be read: it is not multipart/form-data.") from error
+        form = await self._parsed_form(request)
+        uploads = [value for value in form.getlist("images") if not isinstance(value, str)]
+        labels = [str(value) for name in ("label", "labels") for value in form.getlist(name)]
+        contents = [(f"image {row}", await upload.read()) for row, upload in enumerate(uploads)]
+        await form.close()
+        if unknown := sorted({*form} - ({"images", "label", "labels"} if labelled else {"images"})):
+            raise Wrong(422, f"The form has a field {unknown[0][:100]!r}; it may have images"
+                             f"{', label and labels' if labelled else ''}.")
+        if not uploads:
+            raise Wrong(422, "The form has no files in fields `images`: add at least one.")
+        if len(uploads) > self.limits.images:
+            raise Wrong(413, f"There are {len(uploads)} images; send at most {self.limits.images} at a time.")
         if labelled and not labels:
             raise Wrong(422, "The form has no field `label`: give one for all images, or `labels`, one each.")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self.decoder.decode, contents, self.limits.pixels), labels
+        size, seconds = self.image_size(), self.limits.seconds
+        return await self.decoder.decode(contents, self.limits.pixels, size, seconds), labels
+
+    async def _parsed_form(self, request: Request) -> FormData:
+        """Return the fields of a form. Its parts are counted first: each would become a file."""
+        boundary = parse_options_header(request.headers["content-type"])[1].get(b"boundary")
+        if not boundary:
+            raise Wrong(400, "The form cannot be read: its content type names no boundary.")
+        most = 2 * self.limits.images + 1  # a label for each image, and one more
+        if (parts := (await request.body()).count(b"--" + boundary) - 1) > most:
+            raise Wrong(413, f"The form has {parts:,} parts; send at most {self.limits.images} images at a time.")
+        try:  # whatever the parser raises is about the form
+            return await request.form(max_files=most, max_fields=most, max_part_size=10_000)
+        except (MultiPartException, HTTPException) as error:
+            why = getattr(error, "message", None) or getattr(error, "detail", "") or "it is cut off"
+            raise Wrong(400, f"The form cannot be read: {why}") from error
+        except (ValueError, LookupError) as error:
+            raise Wrong(400, "The form cannot be read: it is not multipart/form-data.") from error
 
 
 def parsed(schema: type[Body], content: bytes) -> Body:

@@ -44,6 +44,7 @@ class Prediction(BaseModel):
     probability: float
     novelty: float | None = Field(description="larger means less like any class")
     best: list[Chance]
+    place: tuple[float, float] = Field(description="where the model puts the sample on the map of /model")
 
 
 class Predictions(BaseModel):
@@ -61,7 +62,7 @@ class Class(BaseModel):
     label: Any
     slot: int
     samples: int = Field(description="samples learned (solved), or kept in memory (trained)")
-    direction: tuple[float, float] = Field(description="its place on the map; it depends on the slot alone")
+    direction: tuple[float, float] = Field(description="its direction, projected to the map")
 
 
 class Told(BaseModel):
@@ -80,6 +81,7 @@ class Description(BaseModel):
     classes: list[Class]
     slots: int
     free: int
+    empty: list[tuple[float, float]] = Field(description="directions of the next empty slots on the map")
     samples: int
     batches: int
     can_reject: bool = Field(description="whether there are enough samples to refuse strangers")

@@ -7,20 +7,22 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import BadConfig, BadInput
+from ..data import inputs
+from ..errors import BadInput
 from ..estimator import IncrementalClassifier, versions
 from ..estimator.gate import Gate, Verdict, admit
 from ..estimator.model_files import NAME
 from ..learning.training import Watcher
 from ..quantities import some
+from .atlas import Atlas
 from .metrics import Metrics
 
-TURN = math.pi * (3 - math.sqrt(5))  # the golden angle: any number of slots spreads evenly over the circle
 REJECT = 0.05  # the share by which /model says whether strangers can be refused
 Progress = Callable[[int, int | None, str], None]
 
@@ -34,6 +36,7 @@ class Answer:
     labels: list[Any]
     novelty: float | None  # None if the model cannot tell yet
     vector: np.ndarray
+    place: tuple[float, float]  # on the map
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,15 @@ class Served:
     clf: IncrementalClassifier
     limits: dict[float, float | BadInput] = field(default_factory=dict)  # novelty thresholds by `reject`
 
+    @cached_property
+    def atlas(self) -> Atlas:
+        """Return the map of the model."""
+        return Atlas(getattr(self.clf, "model_", None), self.slots)
+
+    @property
+    def slots(self) -> int:
+        return self.clf.model_.labels.capacity if hasattr(self.clf, "model_") else self.clf.slots
+
     @property
     def taught(self) -> bool:
         return hasattr(self.clf, "model_") and len(self.clf.classes_) > 0
@@ -52,12 +64,13 @@ class Served:
         """Predict samples; raise Untaught if there is no class yet."""
         if not self.taught:
             raise Untaught("The model knows no class yet: teach it one first.")
-        model, embedded = self.clf._embed(_as_given(self.clf, samples))
+        model, embedded = self.clf.model_, self.clf.embed_tensor(_as_given(self.clf, samples))
         chances = model.chances(embedded).cpu().numpy()
         novelty = model.novelty(embedded).cpu().tolist()
         labels, vectors = self.clf.classes_.tolist(), embedded.cpu().numpy()
-        return [Answer(self, row, labels, score if math.isfinite(score) else None, vector)
-                for row, score, vector in zip(chances, novelty, vectors)]
+        places = self.atlas.samples(embedded, chances, model.labels.slots_of_classes()).tolist()
+        return [Answer(self, row, labels, score if math.isfinite(score) else None, vector, (x, y))
+                for row, score, vector, (x, y) in zip(chances, novelty, vectors, places)]
 
     def threshold(self, reject: float) -> float:
         """Return the novelty above which a sample is none of the classes; raise BadInput if it is not known yet."""
@@ -106,10 +119,10 @@ class Keeper:
             embedded += count
             progress(embedded, len(labels), "samples embedded")
 
-        clf._watch = watch
+        clf.watch = watch
         watcher = Watcher(epoch=lambda record: progress(record["epoch"], None, "epochs"))
         clf.partial_fit(_as_given(clf, samples), labels, watcher=watcher)
-        del clf._watch
+        clf.watch = None
         version, verdict = admit(self.gate, getattr(before.clf, "model_", None), clf, self.folder)
         if verdict.passed:
             self._serve(Served(version.number, clf))
@@ -134,9 +147,7 @@ class Keeper:
         chosen = versions.rollback(self.folder, number)
         old = self.served.clf
         clf = IncrementalClassifier.load(self.folder, device=old.device, offline=old.offline)
-        clf.embedder, clf.cache = old.embedder, old.cache
-        if "_embedder" in vars(old):
-            clf._embedder = old._embedder
+        clf.share_embedder(old)
         self._serve(Served(chosen.number, clf))
         return self.served
 
@@ -148,6 +159,17 @@ class Keeper:
                 return label
         numbers = bool(known) and all(isinstance(label, int) and not isinstance(label, bool) for label in known)
         return int(text) if numbers and text.lstrip("-").isdecimal() else text
+
+    def image_size(self) -> tuple[int, int] | None:
+        """Return the (height, width) to which the model scales every image, or None if it is not known yet.
+
+        An embedder scales images in its own way."""
+        clf = self.served.clf
+        if clf.embedder is not None:
+            return None
+        if hasattr(clf, "model_"):
+            return clf.model_.shape[1:] if len(clf.model_.shape) == 3 else None
+        return None if clf.image_size is None else inputs.pair(clf.image_size)
 
     def export_onnx(self, path: Path) -> None:
         with self._exporting:  # one at a time: it needs a multiple of the model's memory
@@ -163,19 +185,10 @@ class Keeper:
         self.metrics.version.set(served.number)
 
 
-def direction(slot: int) -> tuple[float, float]:
-    """Return where a slot lies on the map: it depends on the slot alone, so that it never moves."""
-    return round(math.cos(slot * TURN), 6), round(math.sin(slot * TURN), 6)
-
-
 def kind_of(clf: IncrementalClassifier, asked: str | None) -> str:
     """Return what a model takes: "images", "texts" or "vectors"; open its embedder, which must be the right one."""
     if clf.embedder is not None:
-        embedder = clf._open_embedder()
-        if hasattr(clf, "model_") and clf.model_.embedder != embedder.fingerprint:
-            raise BadConfig(f"This model was taught with the embedder {clf.model_.embedder or 'none'}, not with "
-                            f"{embedder.fingerprint}: use that one.")
-        return {"text": "texts", "images": "images"}.get(embedder.takes, "vectors")
+        return {"text": "texts", "images": "images"}.get(clf.check_embedder().takes, "vectors")
     if hasattr(clf, "model_"):
         return "images" if len(clf.model_.shape) == 3 else "vectors"
     return asked or "vectors"
@@ -188,6 +201,9 @@ def _as_given(clf: IncrementalClassifier, samples: Sequence[Any]) -> Any:
     lengths = {len(sample) for sample in samples}
     if len(lengths) > 1:
         raise BadInput(f"The vectors have {some(sorted(lengths))} numbers; give all of them the same length.")
+    learned = clf.model_.shape if hasattr(clf, "model_") and clf.embedder is None else ()
+    if len(learned) == 1 and lengths != {*learned}:
+        raise BadInput(f"The vectors have {lengths.pop()} numbers, but the model learned {learned[0]} features.")
     with np.errstate(over="ignore"):  # a number beyond float32 becomes infinity, which is refused by its row
         return np.asarray(samples, dtype=np.float32)
 

@@ -42,7 +42,7 @@ dist: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dist]"
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
-	$(BIN)/python tools/try_wheel.py dist
+	$(BIN)/python tools/try_wheel.py dist $(RELEASE)
 
 workflows: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dist]"

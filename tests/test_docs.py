@@ -189,3 +189,6 @@ def test_every_page_is_in_the_navigation_and_the_generated_ones_say_what_the_cod
     assert "| `slots` | `1000` |" in site_pages.parameters()
     told = site_pages.linked("[`gem.py`](../src/gem.py), [here](../../src/a.py), [solved](../solved.md)", "how-to/x.md")
     assert told == "`gem.py`, here (`src/a.py`), [solved](../solved.md)"
+    told = site_pages.titled("[solved.md](../solved.md#forget), [docs/none.md](../none.md)", "how-to/x.md")
+    solved = "[Solved: classes learned in closed form on frozen features](../solved.md#forget)"
+    assert told == f"{solved}, [docs/none.md](../none.md)"

@@ -57,7 +57,7 @@ EXPECTED_FAILURES: dict[str, str] = {}
 
 
 @parametrize_with_checks(
-    [IncrementalClassifier(slots=8, memory=60, epochs=15, lr=0.01)],
+    [IncrementalClassifier(slots=8, memory=60, epochs=15, lr=0.01), IncrementalClassifier(slots=8)],  # replay, solved
     expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
 )
 def test_it_keeps_scikit_learns_contract(estimator, check):

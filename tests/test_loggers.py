@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -173,7 +174,7 @@ def test_mlflow_has_the_run_s_config_and_numbers(
 def test_wandb_gets_the_run_s_config_and_numbers(
     run_tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a stand-in for wandb, whose service is too heavy for a test: only the calls are checked."""
+    """With a stand-in for wandb: only the calls are checked."""
     calls: list[tuple[str, Any]] = []
 
     class Handle:
@@ -204,3 +205,17 @@ def test_wandb_gets_the_run_s_config_and_numbers(
     steps = [step for kind, (step, _) in ((k, v) for k, v in calls if k == "log")]
     assert steps == sorted(steps), "wandb drops numbers of an earlier step"
     assert calls[-1] == ("finish", None) and calls[-2][1]["forgetting"] == result["forgetting"]
+
+
+@pytest.mark.slow
+def test_the_real_wandb_writes_an_offline_run(tmp_path: Path) -> None:
+    """In a process of its own, because wandb starts a service."""
+    pytest.importorskip("wandb", reason="the extra wandb is not installed")
+    command = [sys.executable, "-m", "holdfast", "run", "split-digits", "--quick", "--epochs", "1", "--method",
+               "finetune", "--log", "wandb", "--out", str(tmp_path)]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("*/wandb/offline-run-*/*.wandb")
+    written = path.read_bytes()
+    assert b"test/average_accuracy" in written and b"train/epoch_loss" in written and b"forgetting" in written

@@ -6,6 +6,7 @@ import fnmatch
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,21 @@ def test_a_workflow_runs_only_targets_that_the_makefile_has(path: Path) -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
     for line in re.findall(r"run: make (.*)", path.read_text()):
         assert {word for word in line.split() if "=" not in word} <= {*targets}
+
+
+@pytest.mark.parametrize("line", ["Project-URL: Source, https://example.org", "Keywords: a"])
+def test_a_wheel_without_an_address_is_told_from_one_with_it(line: str, tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    import try_wheel
+
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as packed:
+        packed.writestr("a-1.dist-info/METADATA", f"Name: a\n{line}\n\nThe text may say\nProject-URL: nothing\n")
+    assert try_wheel.has_addresses(tmp_path / "a.whl") == line.startswith("Project-URL")
+
+
+def test_a_release_without_an_address_of_the_project_is_refused() -> None:
+    assert "make dist RELEASE=--release" in (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    assert "tools/try_wheel.py dist $(RELEASE)" in (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])

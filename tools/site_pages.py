@@ -13,6 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
+NAMED = re.compile(r"\[(?:docs/)?[\w/-]+\.md\]\(([\w./-]+\.md)((?:#[\w-]+)?)\)")  # a link that shows a file's name
 OUTSIDE = re.compile(r"(?<!!)\[([^\]]*)\]\((?:\.\./)+(?!docs/)([^)]*)\)")
 
 
@@ -28,7 +29,19 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **rest: Any) -> str:
     """Fill the estimator's parameters in; write a link to a file outside the site as text."""
     markdown = markdown.replace("<!-- parameters -->", parameters())
-    return linked(markdown, page.file.src_uri)
+    return titled(linked(markdown, page.file.src_uri), page.file.src_uri)
+
+
+def titled(markdown: str, name: str) -> str:
+    """Show the title of a page where a link shows its file name."""
+    def text(found: re.Match[str]) -> str:
+        path = (ROOT / "docs" / name).parent / found[1]
+        if not path.is_file():
+            return found[0]
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        return f"[{title}]({found[1]}{found[2]})"
+
+    return NAMED.sub(text, markdown)
 
 
 def linked(markdown: str, name: str) -> str:
@@ -121,7 +134,7 @@ def reproduced() -> str:
         lines += [judged(entry) for entry in found if entry.runs]
         if not any(entry.runs for entry in found):
             count = sum(run.config.method == name for run in edition.runs)
-            told = "published, not run yet" if published else "no published number"
+            told = unbroken("published, not run yet" if published else "no published number")
             lines.append(row(f"`{name}`", "", "", "", f"{count} run{'s' * (count > 1)}" if count else "no run", told,
                              f"`holdfast run split-digits --method {name}`"))
     return "\n".join(lines) + "\n"
@@ -132,8 +145,13 @@ def judged(entry: Any) -> str:
     verdict = {"paper inside our interval": "verified", "paper outside our interval": "differs"}
     seeds = f"{len(entry.runs)} seed{'s' * (len(entry.runs) > 1)}"
     return row(f"`{entry.cell.row}`", entry.cell.benchmark, str(entry.cell.memory or ""), entry.paper_text(),
-               f"{entry.ours_text()} ({seeds})", verdict.get(entry.verdict(), entry.verdict()),
+               f"{entry.ours_text()} ({seeds})", unbroken(verdict.get(entry.verdict(), entry.verdict())),
                f"`{entry.runs[0].config.command()}`")
+
+
+def unbroken(text: str) -> str:
+    """Return text that stays on one line of a table."""
+    return text.replace(" ", "\u00a0")
 
 
 def row(*cells: str) -> str:

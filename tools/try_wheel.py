@@ -1,6 +1,6 @@
 """Try a built wheel as a stranger would: a fresh environment, an empty folder, nothing of the repository in reach.
 
-    python tools/try_wheel.py dist
+    python tools/try_wheel.py dist             # --release: fail if the metadata has no address of the project
 
 It installs the wheel with the constraints of this repository, runs the demo and `tools/smoke.py` there, and prints the
 wheel's size, the time of an import, and the packages that came with it.
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -27,9 +28,20 @@ def main() -> None:
         sys.exit(f"{folder} has {len(wheels)} wheels and {len(sdists)} sdists; one of each is wanted: run make dist.")
     for path in (*wheels, *sdists):
         print(f"{path.name}: {path.stat().st_size / 1024:.0f} kB", flush=True)
+    if not has_addresses(wheels[0]):
+        print("The wheel names no address of the project: fill in [project.urls] before the first tag.", flush=True)
+        if "--release" in sys.argv:
+            sys.exit(1)
     with tempfile.TemporaryDirectory(prefix="holdfast-wheel-") as place:
         try_out(wheels[0].resolve(), Path(place))
     print(f"{wheels[0].name} works from an empty folder.")
+
+
+def has_addresses(wheel: Path) -> bool:
+    """Return True if the wheel's metadata has at least one Project-URL."""
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = (each for each in packed.namelist() if each.endswith(".dist-info/METADATA"))
+        return "\nProject-URL: " in packed.read(name).decode().partition("\n\n")[0]
 
 
 def try_out(wheel: Path, place: Path) -> None:

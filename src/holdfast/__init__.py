@@ -12,9 +12,13 @@ if "torch" not in _sys.modules:
 
 
 def __getattr__(name: str) -> object:
-    """Import `holdfast.IncrementalClassifier` when it is asked for, so that `import holdfast` stays light."""
+    """Import `IncrementalClassifier` and `progress` when they are asked for, so that `import holdfast` stays light."""
     if name == "IncrementalClassifier":
         from .estimator import IncrementalClassifier
 
         return IncrementalClassifier
+    if name == "progress":
+        from .learning.progress import progress
+
+        return progress
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..data import folders
+from ..learning.progress import progress
 from ..learning.training import Watcher
 from ..signals import Stopping
 from .options import complaints, console
@@ -55,12 +55,11 @@ def look(clf: IncrementalClassifier, images: folders.Images) -> torch.Tensor:
     return torch.cat(parts)
 
 
-@contextmanager
-def learning(clf: IncrementalClassifier, size: int, stopping: Stopping) -> Iterator[Watcher]:
-    """Yield a watcher that shows a progress bar; warn if there are too few updates to learn from.
+def learning(clf: IncrementalClassifier, size: int, stopping: Stopping) -> AbstractContextManager[Watcher]:
+    """Return a watcher that shows a progress bar; warn if there are too few updates to learn from.
 
     An existing model has its own settings; a new one takes the estimator's parameters."""
-    from ..estimator.model import UPDATES, automatic_epochs, updates
+    from ..estimator.model import UPDATES, updates
 
     inner: Model | None = getattr(clf, "model_", None)
     batch, first = (clf.batch, True) if inner is None else (inner.settings.batch, not inner.taught)
@@ -70,15 +69,7 @@ def learning(clf: IncrementalClassifier, size: int, stopping: Stopping) -> Itera
             f"Only {made} updates: {asked} epochs of {size} images are too few to learn much. "
             f"Without --epochs there are about {UPDATES}.", complaints,
         )
-    with bar_of("epochs") as bar:
-        total = asked or automatic_epochs(size, batch, first=first)
-        line = bar.add_task("learning", total=total, visible=False)  # a solved model has no epochs
-
-        def epoch(record: dict[str, Any]) -> None:  # the record has the number of training samples
-            total = asked or automatic_epochs(record["samples"], batch, first=first)
-            bar.update(line, completed=record["epoch"], total=total, visible=True)
-
-        yield Watcher(epoch=epoch, stop=stopping.asked)
+    return progress(complaints, stopping.asked)
 
 
 def say(text: str, where: Console = console) -> None:

@@ -14,6 +14,7 @@ from .. import hardware
 from ..errors import BadConfig, Stopped, nearest
 from ..hardware import Machine
 from ..learning import distributed
+from ..learning.progress import progress
 from ..paper import ablation as beyond
 from ..paper import cells as paper
 from ..paper import rivals
@@ -26,7 +27,6 @@ from ..sweeps.engines import Engine
 from ..sweeps.share import SMALL, Share
 from ..sweeps.survey import OPEN, Run, State, survey
 from ..sweeps.sweep import collect, put
-from . import progress
 from .options import complaints, console, with_machine
 from .watching import conclude, leave, summary, watched
 
@@ -213,7 +213,7 @@ def draw_features(
     hardware.keep_freed_memory()
     with Stopping() as stopping:
         try:
-            with progress.live(console, 1 + add, 1, stopping.asked) as watcher:
+            with progress(console, stopping.asked) as watcher:
                 features.feature_figure(
                     out, start=start, add=add, data_root=machine.data, device=machine.device, quick=quick,
                     watcher=watcher,

@@ -14,6 +14,7 @@ from .. import loggers
 from ..errors import BadConfig, Stopped
 from ..hardware import Machine
 from ..learning import distributed
+from ..learning.progress import progress
 from ..options import declared
 from ..paper import cells
 from ..runs import experiment
@@ -23,8 +24,8 @@ from ..signals import Stopping
 from ..sweeps import engines
 from ..sweeps.search import grid
 from ..sweeps.survey import survey
-from . import progress
 from .options import complaints, console, with_config, with_machine
+from .result_table import show_result
 from .watching import conclude, watched
 
 
@@ -75,7 +76,7 @@ def one_run(config: Config, machine: Machine, resume: bool, log: list[str]) -> N
     with Stopping() as stopping:
         try:
             with (
-                progress.live(console, full.phases(), full.epochs or 1, stopping.asked) as watcher,
+                progress(console, stopping.asked) as watcher,
                 loggers.logging(log if distributed.ranks().rank == 0 else [], told, watcher) as logged,
             ):
                 result = experiment.run(full, machine, watcher=logged.watcher, resume=resume)
@@ -87,7 +88,7 @@ def one_run(config: Config, machine: Machine, resume: bool, log: list[str]) -> N
             text = f"Stopped and saved in {folder.path}. Resume with the same command:\n{again}"
             complaints.print(text, highlight=False, markup=False, soft_wrap=True)
             raise typer.Exit(stopping.exit_code) from None
-    progress.show_result(console, result, cells.published(full))
+    show_result(console, result, cells.published(full))
     if log and not logged.opened:
         console.print("The run was finished already, so nothing was logged; --fresh runs it again.")
     console.print(f"Everything is in {folder.path}: result.json, accuracy.png, ...", markup=False, soft_wrap=True)

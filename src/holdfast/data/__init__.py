@@ -22,7 +22,8 @@ from .published import Entry
 if TYPE_CHECKING:
     from .places import Found
 
-__all__ = ["DATASETS", "Dataset", "fetch", "fingerprint", "from_arrays", "load", "locate", "names", "register"]
+__all__ = ["DATASETS", "Dataset", "fetch", "fingerprint", "from_arrays", "load", "locate", "names", "register",
+           "write_arrays"]
 _PUBLISHED = "holdfast.data.published"
 
 DATASETS: Registry[Any] = Registry(
@@ -56,6 +57,13 @@ def load(name: str, root: str | Path | None = None, *, download: bool = True) ->
 
         return read(source, root, download=download)
     return source(None if root is None else Path(root))
+
+
+def write_arrays(folder: str | Path, train: Any, test: Any, **options: Any) -> str:
+    """Write other people's images into a new folder and return its name, `arrays:FOLDER` (`holdfast.data.writing`)."""
+    from . import writing
+
+    return writing.write_arrays(folder, train, test, **options)
 
 
 def fingerprint(name: str) -> str | None:

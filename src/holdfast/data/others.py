@@ -29,24 +29,36 @@ LABELS = ("label", "labels", "target", "class")  # columns that hold labels, if 
 
 def labelled(X: Any, y: Any) -> tuple[Any, Any]:
     """Return samples and labels; what is not one of these containers is returned as it is."""
+    if _is_frame(X) and isinstance(y, str):
+        return _frame(_without(X, y)), X[y].tolist()
+    if not _is_columns(X) and not _is_pairs(X):
+        return X, y
+    return _split(*pairs(X, y))
+
+
+def pairs(X: Any, y: Any = None) -> tuple[Iterator[tuple[Any, Any]], list[Any] | None]:
+    """Return (sample, label) pairs, read one at a time, and the names of numbered classes if the container has them.
+
+    Besides the containers, X may be any sequence of samples, with y its labels."""
     if _is_columns(X):
         return _from_columns(X, y)
     if _is_frame(X) and isinstance(y, str):
-        if y not in X.columns:
-            raise BadInput(f"The table has no column {y!r}; it has {some([str(name) for name in X.columns])}.")
-        return _frame(X.drop(columns=y)), X[y].tolist()
+        rows = _without(X, y)
+        return zip(rows.iloc[:, 0] if len(rows.columns) == 1 else rows.to_numpy(), X[y].tolist()), None
     if not _is_pairs(X):
-        return X, y
+        if y is None or isinstance(y, str) or len(y) != len(X):
+            raise BadInput(f"A {type(X).__name__} of samples needs as many labels: give both, as (X, y).")
+        return zip(X, y), None
     if y is not None:
         raise BadInput(f"The {type(X).__name__} has labels of its own: leave y out, or give the samples as a list.")
-    samples, labels = _split(_pairs(X))
-    return samples, _named(labels, getattr(X, "classes", None))
+    names = getattr(X, "classes", None)
+    return _pairs(X), list(names) if isinstance(names, list | tuple) and names else None
 
 
 def samples(X: Any) -> Any:
     """Return the samples alone; labels that come with them are ignored."""
     if _is_columns(X):
-        return _from_columns(X, None, required=False)[0]
+        return _split(_from_columns(X, None, required=False)[0])[0]
     if _is_frame(X):
         return _frame(X)
     return _split(_pairs(X, required=False))[0] if _is_pairs(X) else X
@@ -80,7 +92,9 @@ def _is_loader(X: Any) -> bool:
 # What is in it.
 
 
-def _from_columns(X: Any, y: Any, *, required: bool = True) -> tuple[Any, Any]:
+def _from_columns(
+    X: Any, y: Any, *, required: bool = True
+) -> tuple[Iterator[tuple[Any, Any]], list[Any] | None]:
     names = list(X.column_names or (X.features or {}))
     if y is not None and not isinstance(y, str):
         raise BadInput(f"y is a {type(y).__name__}; for a data set with columns it is a column's name: {some(names)}.")
@@ -97,10 +111,8 @@ def _from_columns(X: Any, y: Any, *, required: bool = True) -> tuple[Any, Any]:
             f"The samples could be in any of the columns {some(rest) or 'left (none)'}: keep one beside the labels, by "
             f"select_columns([{rest[0] if rest else 'sample'!r}, {label!r}])."
         )
-    rows = [(row[rest[0]], row.get(label)) for row in X]  # decodes row by row, streamed or not
-    found = _stacked([sample for sample, _ in rows])
     names_of = getattr(kinds.get(label), "names", None) if label is not None else None
-    return found, _named([value for _, value in rows], names_of)
+    return ((row[rest[0]], row.get(label)) for row in X), names_of  # decodes row by row, streamed or not
 
 
 def _pairs(X: Any, *, required: bool = True) -> Iterator[tuple[Any, Any]]:
@@ -118,9 +130,9 @@ def _pairs(X: Any, *, required: bool = True) -> Iterator[tuple[Any, Any]]:
             yield (item[0], item[1]) if pair else (item, None)
 
 
-def _split(pairs: Iterable[tuple[Any, Any]]) -> tuple[Any, list[Any]]:
+def _split(pairs: Iterable[tuple[Any, Any]], names: list[Any] | None = None) -> tuple[Any, list[Any]]:
     found = list(pairs)
-    return _stacked([sample for sample, _ in found]), [_plain(label) for _, label in found]
+    return _stacked([sample for sample, _ in found]), [name_of(label, names) for _, label in found]
 
 
 def _stacked(samples: list[Any]) -> Any:
@@ -137,21 +149,23 @@ def _stacked(samples: list[Any]) -> Any:
     return np.stack([np.asarray(sample) for sample in samples])
 
 
+def _without(X: Any, y: str) -> Any:
+    """Return the columns of a table beside the labels."""
+    if y not in X.columns:
+        raise BadInput(f"The table has no column {y!r}; it has {some([str(name) for name in X.columns])}.")
+    return X.drop(columns=y)
+
+
 def _frame(X: Any) -> Any:
     """Return a table of one column of texts, paths or images as a list; a table of numbers as it is."""
     return X.iloc[:, 0].tolist() if len(X.columns) == 1 and X.dtypes.iloc[0].kind not in "biuf" else X
 
 
-def _named(labels: list[Any], classes: Any) -> list[Any]:
-    """Return the names of numbered classes, if the container has them."""
-    if not isinstance(classes, list | tuple) or not classes:
-        return labels
-    try:
-        return [classes[label] if isinstance(label, int) else label for label in labels]
-    except IndexError:
-        raise BadInput(f"A label is not one of the {len(classes)} classes that the data set names.") from None
-
-
-def _plain(label: Any) -> Any:
-    """Return a Python value of a tensor or numpy scalar."""
-    return label.item() if hasattr(label, "item") and getattr(label, "ndim", 0) == 0 else label
+def name_of(label: Any, names: list[Any] | None) -> Any:
+    """Return a label as a Python value; a number as the name of its class, if the container has names."""
+    label = label.item() if hasattr(label, "item") and getattr(label, "ndim", 0) == 0 else label
+    if names is None or not isinstance(label, int):
+        return label
+    if not 0 <= label < len(names):
+        raise BadInput(f"The label {label} is not one of the {len(names)} classes that the data set names.")
+    return names[label]

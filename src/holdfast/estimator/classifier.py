@@ -139,7 +139,8 @@ class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
     def fit(self, X: Any, y: Any = None, *, watcher: Watcher | None = None) -> IncrementalClassifier:
         """Discard the current model and learn these samples.
 
-        X and y are arrays or lists; or X is a data set of another library, with its labels (`holdfast.data.others`)."""
+        X and y are arrays or lists; or X is a data set of another library, with its labels (`holdfast.data.others`).
+        `watcher` hears of the progress; `holdfast.progress` makes one that shows a bar."""
         return self._teach(X, y, None, watcher)
 
     def partial_fit(
@@ -163,7 +164,7 @@ class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
             if after is not None:
                 settings.follow(self, after)
             X, y = others.labelled(X, y)
-            data = self._read(X, before)
+            data = self._read(X, before, watcher)
             names = labels.read(y, len(data))
             after = after or self._begin(data)
             after.teach(data, names, watcher)
@@ -279,10 +280,10 @@ class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
             raise BadConfig("Every class has been forgotten: teach one with partial_fit first.")
         return self.model_, self.model_.embed(self._read(X, self.model_))
 
-    def _read(self, X: Any, model: Model | SolvedModel | None) -> Tensor:
+    def _read(self, X: Any, model: Model | SolvedModel | None, watcher: Watcher | None = None) -> Tensor:
         X = others.samples(X)
         if self.embedder is not None:
-            return inputs.vectors(self._vectors(X, model))
+            return inputs.vectors(self._vectors(X, model, watcher or Watcher()))
         if model is not None and model.embedder is not None:
             raise BadConfig(f"This model was taught with the embedder {model.embedder}: load(folder, embedder=...).")
         shape = None if model is None else model.shape
@@ -324,8 +325,7 @@ class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
         from . import model_files
 
         estimator = model_files.load(cls, Path(folder), device=device, backbone=backbone)
-        if embedder is not None:
-            estimator.embedder = embedder
+        estimator.embedder = estimator.embedder if embedder is None else embedder
         estimator.offline = offline
         return estimator
 

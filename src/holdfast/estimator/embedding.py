@@ -10,6 +10,7 @@ import numpy as np
 
 from ..embedders import Cached, Embedder, open_embedder
 from ..errors import BadConfig, BadInput
+from ..learning.training import Watcher
 from .model import Model
 from .solved import SolvedModel
 
@@ -44,10 +45,10 @@ class Embedding:
             opened = self._embedder = open_embedder(self.embedder, offline=self.offline, device=self.device)
         return opened
 
-    def _vectors(self, X: Any, model: Model | SolvedModel | None) -> np.ndarray:
+    def _vectors(self, X: Any, model: Model | SolvedModel | None, watcher: Watcher) -> np.ndarray:
         """Embed samples by the embedder, which must be the one that the model was taught with."""
         embedder = self.check_embedder(model)
         if isinstance(X, str | Path):
             raise BadInput(f"This is a single sample ({str(X)[:60]!r}); give a list of them.")
         through = Cached(embedder) if self.cache and embedder.kind != "own" else embedder
-        return through(list(X), self.watch or (lambda count: None))
+        return through(X := list(X), self.watch or watcher.embedding(len(X)))

@@ -23,10 +23,12 @@ from .streams import Stream, Task
 class Watcher:
     """Functions to call while training, for a progress bar or a test. All of them are optional."""
 
+    begin: Callable[[int, int], None] = lambda tasks, epochs: None  # epochs per task; also when a run resumes
     step: Callable[[int], None] = lambda samples: None
     losses: Callable[[Tensor, int], None] = lambda losses, first: None  # of an epoch, and its first step's number
     epoch: Callable[[dict[str, Any]], None] = lambda record: None
     task: Callable[[dict[str, Any]], None] = lambda record: None
+    embedding: Callable[[int], Callable[[int], None]] = lambda total: lambda count: None  # before samples are embedded
     stop: Callable[[], bool] = lambda: False
 
 
@@ -90,6 +92,7 @@ class Trainer:
     def run(self) -> None:
         """Train from the current position to the end of the stream."""
         self.learner.train()
+        self.watcher.begin(len(self.tasks), self.epochs)
         while self.at.task < len(self.tasks):
             task = self.tasks[self.at.task]
             if not self.at.begun:

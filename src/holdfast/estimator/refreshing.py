@@ -25,7 +25,11 @@ class Refreshing:
 
     def recall(self, chosen: set[int]) -> float:
         """Return the recall of a search after the vectors of these slots were refreshed."""
-        return _share(self._similar(chosen).argmax(1) == self.right)
+        return _share(self.hits(chosen))
+
+    def hits(self, chosen: set[int]) -> Tensor:
+        """Return (n,) True where the search finds the right class after these slots were refreshed."""
+        return self._similar(chosen).argmax(1) == self.right
 
     def fewest(self, stale: list[int], enough: float, most: int) -> list[int]:
         """Return few stale slots whose refresh gives a recall of `enough`, or [] if more than `most` are needed.

@@ -10,6 +10,8 @@ search compares one sample with all others by cosine similarity:
 
 This index has a few thousand samples at most; a larger one has a slightly lower recall. The classes to refresh are
 found by trying them out on one half of the queries, one by one, until the recall suffices. The other half judges them.
+Few queries tell little. So one standard error is added to every loss before it is judged, and where the queries cannot
+tell, the advice is a fresh index.
 If the inputs are vectors, a search among these is measured too: they never move, and may be the better index.
 """
 
@@ -60,6 +62,7 @@ class Stability:
 
     frozen: bool = False  # the vectors are frozen features, which never move
     recall_inputs: float | None = None  # of a search among the input vectors, if the inputs are vectors
+    error: float = 0.0  # standard error of recall_refreshed - recall over the queries
 
     @property
     def action(self) -> str:
@@ -70,7 +73,7 @@ class Stability:
             return "unknown"
         if self.recall_inputs is not None and self.recall_inputs - self.recall > TOLERANCE + 1e-9:
             return "inputs"
-        if self.recall_refreshed - self.recall <= TOLERANCE + 1e-9:  # exactly TOLERANCE still counts as keep
+        if self.recall_refreshed - self.recall + self.error <= TOLERANCE + 1e-9:  # exactly TOLERANCE still counts
             return "keep"
         return "refresh" if self.refresh else "rebuild"
 
@@ -98,9 +101,13 @@ class Stability:
     def doubts(self) -> list[str]:
         """Return the caveats of the answer, one sentence each."""
         samples, without = sum(c.samples for c in self.classes), [str(c.label) for c in self.classes if not c.samples]
+        lost = None if self.recall is None or self.recall_refreshed is None else self.recall_refreshed - self.recall
+        close = (f"It may have lost up to {_percent((lost or 0) + self.error)}, more than {_percent(TOLERANCE)}: "
+                 f"{samples} held-back samples cannot tell.")
         thin = f"This is uncertain: it rests on {samples} held-back samples."
         blind = f"Not measured, because there are no held-back samples: {some(without)}."
-        return [*([thin] if samples < FEW else []), *([blind] if without else [])]
+        unsure = lost is not None and self.action in ("refresh", "rebuild") and lost <= TOLERANCE + 1e-9
+        return [*([close] if unsure else [thin] if samples < FEW else []), *([blind] if without else [])]
 
     def __str__(self) -> str:
         rows = self._rows()
@@ -130,7 +137,7 @@ class Stability:
         rows = tuple(ClassStability(**row) for row in values["classes"])
         before, stored, fresh = (values[name] for name in ("recall_before", "recall", "recall_refreshed"))
         return cls(rows, before, stored, fresh, tuple(values["refresh"]), bool(values.get("frozen", False)),
-                   values.get("recall_inputs"))
+                   values.get("recall_inputs"), float(values.get("error", 0.0)))
 
 
 def measure(before: Model | None, after: Model) -> Stability:
@@ -161,7 +168,8 @@ def measure(before: Model | None, after: Model) -> Stability:
             label, int(mine.sum()), None if then is None else _turned(then, now, mine & old),
             _turned(stored, now, mine), _share(hits[mine & several]), _share(fresh[mine & several]),
         ))
-    found = Stability(tuple(rows), earlier, _share(hits[several]), _share(fresh[several]))
+    found = Stability(tuple(rows), earlier, _share(hits[several]), _share(fresh[several]),
+                      error=standard_error(fresh[several], hits[several]))
     if len(after.shape) == 1:
         found = replace(found, recall_inputs=_among_inputs(after, images, slots, several))
     if found.action != "rebuild":
@@ -177,7 +185,9 @@ def measure(before: Model | None, after: Model) -> Stability:
     if not len(judge.right) or bool((torch.bincount(slots, minlength=int(stale.max()) + 1)[stale] < 2).any()):
         return found  # too few samples per class to choose some classes and to judge the choice
     chosen = choose.fewest(stale.tolist(), choose.recall({*stale.tolist()}) - TOLERANCE, len(stale) // 2)
-    if judge.recall({*chosen}) < judge.recall({*stale.tolist()}) - TOLERANCE - 1e-9:
+    rebuilt, refreshed_some = judge.hits({*stale.tolist()}), judge.hits({*chosen})
+    lost = float((rebuilt.double() - refreshed_some.double()).mean())
+    if lost + standard_error(rebuilt, refreshed_some) > TOLERANCE + 1e-9:
         return found
     names = after.labels.of_slot()
     return replace(found, refresh=tuple(names[slot] for slot in sorted(chosen)))
@@ -219,6 +229,12 @@ def nearest_is_right(queries: Tensor, gallery: Tensor, slots: Tensor, gallery_sl
     similar = queries @ gallery.T  # (n, gallery)
     similar.fill_diagonal_(-2)  # exclude the query itself
     return gallery_slots[similar.argmax(1)] == slots
+
+
+def standard_error(a: Tensor, b: Tensor) -> float:
+    """Return the standard error of the mean of a - b, the hits (n,) of two searches; 0 for fewer than two queries."""
+    difference = a.double() - b.double()
+    return float(difference.std() / len(difference) ** 0.5) if len(difference) > 1 else 0.0
 
 
 def _turned(a: Tensor, b: Tensor, rows: Tensor) -> float | None:

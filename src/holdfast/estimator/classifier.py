@@ -55,7 +55,7 @@ class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
     distill : None takes the recipe's value ("strong": "features", "paper": "none"). "features" keeps the vectors of
         samples in memory close to where they were before the batch, so that an index of them stays valid. "logits"
         keeps their logits close to the stored ones. "none" lets them move.
-    distill_weight : the weight of that loss; by default 5 for features and 0.5 for logits.
+    distill_weight : the weight of that loss; by default 5 for features, 9 for contrast and 0.5 for logits.
     epochs : passes over each batch; "auto" chooses 5 to 100 passes, for about 150 updates.
     batch, lr, optimizer : of the updates; half of each update comes from memory.
     augment : augmentation of all images: "auto" ("shift"), "none", "shift", "crop-flip", or a name registered with

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..heads.base import Head
 from ..learning.learner import Learner
 
-WEIGHTS = {"logits": 0.5, "features": 5.0, "contrast": 1.0}  # default weights; the cross-entropy has weight 1
+WEIGHTS = {"logits": 0.5, "features": 5.0, "contrast": 9.0}  # default weights; the cross-entropy has weight 1
 SHARPNESS = 10.0  # mu of the contrast: its authors' value
 
 

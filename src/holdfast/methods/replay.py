@@ -34,7 +34,7 @@ class ReplayOptions(RehearsalOptions):
         choices=("none", "logits", "features", "contrast"),
     )
     distill_weight: float | None = option(
-        None, "weight of the distillation  (default: 0.5 for logits, 5 for features, 1 for contrast)", at_least=0
+        None, "weight of the distillation  (default: 0.5 for logits, 5 for features, 9 for contrast)", at_least=0
     )
     store: str = option(
         "after", "when samples enter the memory: after each task by the policy, or during it by reservoir sampling",

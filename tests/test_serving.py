@@ -24,12 +24,13 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app as command
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.estimator import IncrementalClassifier, versions
 from holdfast.estimator.gate import Gate
 from holdfast.serving.app import create_app
 from holdfast.serving.limits import Limits
 from holdfast.serving.metrics import Metrics
+from holdfast.serving.problems import problem_of
 from holdfast.serving.state import Keeper, Served, kind_of
 from serving_factory import SHAPES, files, picture
 
@@ -417,6 +418,26 @@ def test_no_answer_holds_a_path_of_the_server(serve: Serve, tmp_path: Path, monk
     full = client.post("/teach", json=letters("c"))
     assert full.status_code == 507 and client.get("/health").json()["model"] == 1
     assert not [text for text in [*texts, full.text] if str(tmp_path) in text]
+
+
+def test_a_folder_of_one_letter_leaves_sentences_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`m` is in most words; only the path may be replaced, also if it was given relative to the working folder."""
+    monkeypatch.chdir(tmp_path)
+    keeper = Keeper(Path("m"), IncrementalClassifier(slots=2, device="cpu"), Gate(), "vectors", Metrics())
+    with TestClient(create_app(keeper), base_url=LOCAL) as client:
+        assert client.post("/predict", json=ask("a")).json()["error"] == (
+            "The model knows no class yet: teach it one first.")
+    folder = keeper.folder
+    told = problem_of(BadInput(f"There is no model in {folder}: its file {folder}/a is missing."), folder)
+    assert told[1] == "There is no model in the model's folder: its file the model's folder/a is missing."
+
+
+def test_many_shares_of_rejection_take_no_memory(serve: Serve) -> None:
+    client = serve()
+    client.post("/teach", json=letters("ab", 30))
+    served = client.app.state.keeper.served  # type: ignore[attr-defined]
+    found = [served.threshold(0.05 + i * 1e-4) for i in range(300)]
+    assert found[0] == served.threshold(0.05) and len(served.thresholds) <= 100
 
 
 # Hostile and mistaken requests: each gets a 4xx with a sentence, and the server answers on.

@@ -24,6 +24,7 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app as command
+from holdfast.cli.serve import opened
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.estimator import IncrementalClassifier, versions
 from holdfast.estimator.gate import Gate
@@ -543,6 +544,10 @@ def test_a_label_can_be_shown(serve: Serve, label: str) -> None:
 @pytest.mark.parametrize(("flags", "told"), [
     ([], "add --new"), (["--new", "--host", "0.0.0.0"], "--token FILE"),
     (["--new", "--with", "slot=3"], "Did you mean 'slots'"),
+    (["--new", "--with", "slots=abc"], "slots is 'abc'"), (["--new", "--with", "slots=null"], "slots is None"),
+    (["--new", "--with", "random_state=abc"], "No model can be made"),
+    (["--new", "--with", "image_size=big"], "image_size is 'big'"),
+    (["--new", "--with", "backbone=nosuch"], "no backbone called 'nosuch'"),
     (["--new", "--takes", "sounds"], "choose images, texts or vectors"),
     (["--new", "--token", "/no/such/file"], "cannot be read"),
     (["--new", "--keep-if-better-than", "90"], "such as 0.9"),
@@ -551,6 +556,21 @@ def test_a_wrong_start_is_a_message_and_leaves_nothing(tmp_path: Path, flags: li
     done = CliRunner().invoke(command, ["serve", str(tmp_path / "m"), *flags])
     assert isinstance(done.exception, HoldfastError) and told in str(done.exception)
     assert not (tmp_path / "m").exists()
+
+
+def test_a_size_given_again_is_the_same_size(tmp_path: Path) -> None:
+    clf = opened(tmp_path, True, "images", None, ["image_size=[16, 24]"], False, "cpu")
+    pictures = [Image.open(io.BytesIO(picture(name, i))) for name in SHAPES[:2] for i in range(3)]
+    clf.partial_fit(pictures, [name for name in SHAPES[:2] for _ in range(3)]).save(tmp_path)
+    again = opened(tmp_path, True, "images", None, ["image_size=[16, 24]"], False, "cpu")
+    assert again.image_size == (16, 24)
+
+
+def test_an_address_of_another_machine_is_the_host_s_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKEN", TOKEN)
+    flags = ("--new", "--takes", "vectors", "--host", "192.0.2.1")
+    done = CliRunner().invoke(command, ["serve", str(tmp_path / "m"), *flags])
+    assert "choose another --host" in str(done.exception)
 
 
 def test_a_short_token_is_refused_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

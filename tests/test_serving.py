@@ -161,6 +161,19 @@ def test_forget_and_rollback_are_versions_and_a_restart_serves_the_last(serve: S
     assert client.post("/rollback", json={"number": 99}).status_code == 422
 
 
+def test_a_damaged_version_is_not_put_into_use(serve: Serve, tmp_path: Path) -> None:
+    client = serve()
+    client.post("/teach", json=letters("ab"))
+    client.post("/teach", json=letters("c"))
+    old = tmp_path / "m" / "versions" / "000001.safetensors"
+    content = bytearray(old.read_bytes())
+    content[-1] ^= 1
+    old.write_bytes(content)
+    back = client.post("/rollback", json={"number": 1})
+    assert back.status_code == 409 and "damaged" in back.json()["error"]
+    assert client.get("/health").json()["model"] == serve().get("/health").json()["model"] == 2  # also after a restart
+
+
 def test_a_model_that_the_gate_refuses_is_not_served(serve: Serve, tmp_path: Path) -> None:
     client = serve(gate=Gate(no_worse_by=0.02))
     client.post("/teach", json=letters("ab", 40))

@@ -454,6 +454,12 @@ def test_many_shares_of_rejection_take_no_memory(serve: Serve) -> None:
     assert found[0] == served.threshold(0.05) and len(served.thresholds) <= 100
 
 
+def test_a_form_needs_a_label_for_all_or_labels(serve: Serve) -> None:
+    content = serve("images").get("/openapi.json").json()["paths"]["/teach"]["post"]["requestBody"]["content"]
+    form = content["multipart/form-data"]["schema"]
+    assert form["required"] == ["images"] and form["anyOf"] == [{"required": ["label"]}, {"required": ["labels"]}]
+
+
 # Hostile and mistaken requests: each gets a 4xx with a sentence, and the server answers on.
 
 

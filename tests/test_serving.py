@@ -29,6 +29,7 @@ from holdfast.errors import BadInput, HoldfastError
 from holdfast.estimator import IncrementalClassifier, versions
 from holdfast.estimator.gate import Gate
 from holdfast.serving.app import create_app
+from holdfast.serving.batching import Batcher
 from holdfast.serving.limits import Limits
 from holdfast.serving.metrics import Metrics
 from holdfast.serving.problems import problem_of
@@ -270,34 +271,57 @@ def test_a_failed_lesson_changes_nothing(serve: Serve) -> None:
     assert client.get("/health").json() == {"ready": True, "model": 1, "classes": 2}
 
 
-def test_concurrent_predictions_share_passes_and_a_bad_one_harms_only_itself(serve: Serve) -> None:
+def in_one_queue(answer: Callable[[Any], list[Any]], requests: list[list[Any]]) -> tuple[list[Any], list[Any]]:
+    """Ask for [0], and for the requests during that pass; return (results or errors, the passes)."""
+    begun, gate, passes = threading.Event(), threading.Event(), []
+
+    def held(samples: Any) -> list[Any]:
+        passes.append(list(samples))
+        begun.set()
+        assert gate.wait(60)
+        return answer(samples)
+
+    async def run() -> list[Any]:
+        batcher = Batcher(held)
+        first = asyncio.create_task(batcher.ask([0]))
+        assert await asyncio.get_running_loop().run_in_executor(None, begun.wait, 60)
+        rest = [asyncio.create_task(batcher.ask(samples)) for samples in requests]
+        await asyncio.sleep(0)  # each of them is in the queue now
+        gate.set()
+        found = await asyncio.gather(first, *rest, return_exceptions=True)
+        await batcher.close()
+        return found
+
+    return asyncio.run(run()), passes
+
+
+def test_predictions_that_arrive_during_a_pass_share_the_next_one() -> None:
+    found, passes = in_one_queue(lambda samples: [10 * each for each in samples], [[1, 2], [3], [4, 5, 6]])
+    assert found == [[0], [10, 20], [30], [40, 50, 60]] and passes == [[0], [1, 2, 3, 4, 5, 6]]
+
+
+def test_a_bad_sample_harms_only_its_own_request() -> None:
+    found, passes = in_one_queue(lambda samples: [10 // (each + 1) for each in samples], [[1], [-1, 1], [4]])
+    assert found[:2] == [[10], [5]] and isinstance(found[2], ZeroDivisionError) and found[3] == [2]
+    assert passes[1:] == [[1, -1, 1, 4], [1], [-1, 1], [4]]
+
+
+def test_vectors_of_another_length_harm_only_their_own_request(serve: Serve) -> None:
     client, found = serve(), {}
     client.post("/teach", json=letters("abc"))
-    keeper = client.app.state.keeper  # type: ignore[attr-defined]
-    whole, started = keeper.served, keeper.metrics.passes._value.get()
-    slow = type(whole).answer
 
-    def delayed(self: Any, samples: Any) -> Any:
-        time.sleep(0.05)
-        return slow(self, samples)
+    def one(i: int) -> None:
+        body = {"vectors": [[1.0, 2.0]]} if i == 7 else ask("abc"[i % 3])
+        found[i] = client.post("/predict", json=body)
 
-    type(whole).answer = delayed
-    try:
-        def one(i: int) -> None:
-            body = {"vectors": [[1.0, 2.0]]} if i == 7 else ask("abc"[i % 3])
-            found[i] = client.post("/predict", json=body)
-
-        threads = [threading.Thread(target=one, args=(i,)) for i in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        type(whole).answer = slow
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert found[7].status_code == 422 and "6 features" in found[7].json()["error"]
     rest = [i for i in found if i != 7]
     assert [found[i].json()["predictions"][0]["label"] for i in rest] == ["abc"[i % 3] for i in rest]
-    assert keeper.metrics.passes._value.get() - started < 20
 
 
 def test_metrics_count_by_route_and_never_by_path(serve: Serve) -> None:

@@ -33,6 +33,7 @@ from holdfast.serving.batching import Batcher
 from holdfast.serving.limits import Limits
 from holdfast.serving.metrics import Metrics
 from holdfast.serving.problems import problem_of
+from holdfast.serving.server import Server
 from holdfast.serving.state import Keeper, Served, kind_of
 from serving_factory import SHAPES, files, picture
 
@@ -595,7 +596,10 @@ def test_a_label_can_be_shown(serve: Serve, label: str) -> None:
     (["--new", "--token", "/no/such/file"], "cannot be read"),
     (["--new", "--keep-if-better-than", "90"], "such as 0.9"),
 ], ids=lambda value: value if isinstance(value, str) else " ")
-def test_a_wrong_start_is_a_message_and_leaves_nothing(tmp_path: Path, flags: list[str], told: str) -> None:
+def test_a_wrong_start_is_a_message_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], told: str
+) -> None:
+    monkeypatch.setattr(Server, "run", lambda *words, **more: None)  # a start that is not refused fails, and ends
     done = CliRunner().invoke(command, ["serve", str(tmp_path / "m"), *flags])
     assert isinstance(done.exception, HoldfastError) and told in str(done.exception)
     assert not (tmp_path / "m").exists()

@@ -24,12 +24,16 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app as command
-from holdfast.errors import HoldfastError
+from holdfast.cli.serve import opened
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.estimator import IncrementalClassifier, versions
 from holdfast.estimator.gate import Gate
 from holdfast.serving.app import create_app
+from holdfast.serving.batching import Batcher
 from holdfast.serving.limits import Limits
 from holdfast.serving.metrics import Metrics
+from holdfast.serving.problems import problem_of
+from holdfast.serving.server import Server
 from holdfast.serving.state import Keeper, Served, kind_of
 from serving_factory import SHAPES, files, picture
 
@@ -159,6 +163,19 @@ def test_forget_and_rollback_are_versions_and_a_restart_serves_the_last(serve: S
     assert client.post("/rollback", json={"number": 99}).status_code == 422
 
 
+def test_a_damaged_version_is_not_put_into_use(serve: Serve, tmp_path: Path) -> None:
+    client = serve()
+    client.post("/teach", json=letters("ab"))
+    client.post("/teach", json=letters("c"))
+    old = tmp_path / "m" / "versions" / "000001.safetensors"
+    content = bytearray(old.read_bytes())
+    content[-1] ^= 1
+    old.write_bytes(content)
+    back = client.post("/rollback", json={"number": 1})
+    assert back.status_code == 409 and "damaged" in back.json()["error"]
+    assert client.get("/health").json()["model"] == serve().get("/health").json()["model"] == 2  # also after a restart
+
+
 def test_a_model_that_the_gate_refuses_is_not_served(serve: Serve, tmp_path: Path) -> None:
     client = serve(gate=Gate(no_worse_by=0.02))
     client.post("/teach", json=letters("ab", 40))
@@ -255,34 +272,57 @@ def test_a_failed_lesson_changes_nothing(serve: Serve) -> None:
     assert client.get("/health").json() == {"ready": True, "model": 1, "classes": 2}
 
 
-def test_concurrent_predictions_share_passes_and_a_bad_one_harms_only_itself(serve: Serve) -> None:
+def in_one_queue(answer: Callable[[Any], list[Any]], requests: list[list[Any]]) -> tuple[list[Any], list[Any]]:
+    """Ask for [0], and for the requests during that pass; return (results or errors, the passes)."""
+    begun, gate, passes = threading.Event(), threading.Event(), []
+
+    def held(samples: Any) -> list[Any]:
+        passes.append(list(samples))
+        begun.set()
+        assert gate.wait(60)
+        return answer(samples)
+
+    async def run() -> list[Any]:
+        batcher = Batcher(held)
+        first = asyncio.create_task(batcher.ask([0]))
+        assert await asyncio.get_running_loop().run_in_executor(None, begun.wait, 60)
+        rest = [asyncio.create_task(batcher.ask(samples)) for samples in requests]
+        await asyncio.sleep(0)  # each of them is in the queue now
+        gate.set()
+        found = await asyncio.gather(first, *rest, return_exceptions=True)
+        await batcher.close()
+        return found
+
+    return asyncio.run(run()), passes
+
+
+def test_predictions_that_arrive_during_a_pass_share_the_next_one() -> None:
+    found, passes = in_one_queue(lambda samples: [10 * each for each in samples], [[1, 2], [3], [4, 5, 6]])
+    assert found == [[0], [10, 20], [30], [40, 50, 60]] and passes == [[0], [1, 2, 3, 4, 5, 6]]
+
+
+def test_a_bad_sample_harms_only_its_own_request() -> None:
+    found, passes = in_one_queue(lambda samples: [10 // (each + 1) for each in samples], [[1], [-1, 1], [4]])
+    assert found[:2] == [[10], [5]] and isinstance(found[2], ZeroDivisionError) and found[3] == [2]
+    assert passes[1:] == [[1, -1, 1, 4], [1], [-1, 1], [4]]
+
+
+def test_vectors_of_another_length_harm_only_their_own_request(serve: Serve) -> None:
     client, found = serve(), {}
     client.post("/teach", json=letters("abc"))
-    keeper = client.app.state.keeper  # type: ignore[attr-defined]
-    whole, started = keeper.served, keeper.metrics.passes._value.get()
-    slow = type(whole).answer
 
-    def delayed(self: Any, samples: Any) -> Any:
-        time.sleep(0.05)
-        return slow(self, samples)
+    def one(i: int) -> None:
+        body = {"vectors": [[1.0, 2.0]]} if i == 7 else ask("abc"[i % 3])
+        found[i] = client.post("/predict", json=body)
 
-    type(whole).answer = delayed
-    try:
-        def one(i: int) -> None:
-            body = {"vectors": [[1.0, 2.0]]} if i == 7 else ask("abc"[i % 3])
-            found[i] = client.post("/predict", json=body)
-
-        threads = [threading.Thread(target=one, args=(i,)) for i in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        type(whole).answer = slow
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert found[7].status_code == 422 and "6 features" in found[7].json()["error"]
     rest = [i for i in found if i != 7]
     assert [found[i].json()["predictions"][0]["label"] for i in rest] == ["abc"[i % 3] for i in rest]
-    assert keeper.metrics.passes._value.get() - started < 20
 
 
 def test_metrics_count_by_route_and_never_by_path(serve: Serve) -> None:
@@ -419,6 +459,32 @@ def test_no_answer_holds_a_path_of_the_server(serve: Serve, tmp_path: Path, monk
     assert not [text for text in [*texts, full.text] if str(tmp_path) in text]
 
 
+def test_a_folder_of_one_letter_leaves_sentences_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`m` is in most words; only the path may be replaced, also if it was given relative to the working folder."""
+    monkeypatch.chdir(tmp_path)
+    keeper = Keeper(Path("m"), IncrementalClassifier(slots=2, device="cpu"), Gate(), "vectors", Metrics())
+    with TestClient(create_app(keeper), base_url=LOCAL) as client:
+        assert client.post("/predict", json=ask("a")).json()["error"] == (
+            "The model knows no class yet: teach it one first.")
+    folder = keeper.folder
+    told = problem_of(BadInput(f"There is no model in {folder}: its file {folder}/a is missing."), folder)
+    assert told[1] == "There is no model in the model's folder: its file the model's folder/a is missing."
+
+
+def test_many_shares_of_rejection_take_no_memory(serve: Serve) -> None:
+    client = serve()
+    client.post("/teach", json=letters("ab", 30))
+    served = client.app.state.keeper.served  # type: ignore[attr-defined]
+    found = [served.threshold(0.05 + i * 1e-4) for i in range(300)]
+    assert found[0] == served.threshold(0.05) and len(served.thresholds) <= 100
+
+
+def test_a_form_needs_a_label_for_all_or_labels(serve: Serve) -> None:
+    content = serve("images").get("/openapi.json").json()["paths"]["/teach"]["post"]["requestBody"]["content"]
+    form = content["multipart/form-data"]["schema"]
+    assert form["required"] == ["images"] and form["anyOf"] == [{"required": ["label"]}, {"required": ["labels"]}]
+
+
 # Hostile and mistaken requests: each gets a 4xx with a sentence, and the server answers on.
 
 
@@ -522,14 +588,36 @@ def test_a_label_can_be_shown(serve: Serve, label: str) -> None:
 @pytest.mark.parametrize(("flags", "told"), [
     ([], "add --new"), (["--new", "--host", "0.0.0.0"], "--token FILE"),
     (["--new", "--with", "slot=3"], "Did you mean 'slots'"),
+    (["--new", "--with", "slots=abc"], "slots is 'abc'"), (["--new", "--with", "slots=null"], "slots is None"),
+    (["--new", "--with", "random_state=abc"], "No model can be made"),
+    (["--new", "--with", "image_size=big"], "image_size is 'big'"),
+    (["--new", "--with", "backbone=nosuch"], "no backbone called 'nosuch'"),
     (["--new", "--takes", "sounds"], "choose images, texts or vectors"),
     (["--new", "--token", "/no/such/file"], "cannot be read"),
     (["--new", "--keep-if-better-than", "90"], "such as 0.9"),
 ], ids=lambda value: value if isinstance(value, str) else " ")
-def test_a_wrong_start_is_a_message_and_leaves_nothing(tmp_path: Path, flags: list[str], told: str) -> None:
+def test_a_wrong_start_is_a_message_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], told: str
+) -> None:
+    monkeypatch.setattr(Server, "run", lambda *words, **more: None)  # a start that is not refused fails, and ends
     done = CliRunner().invoke(command, ["serve", str(tmp_path / "m"), *flags])
     assert isinstance(done.exception, HoldfastError) and told in str(done.exception)
     assert not (tmp_path / "m").exists()
+
+
+def test_a_size_given_again_is_the_same_size(tmp_path: Path) -> None:
+    clf = opened(tmp_path, True, "images", None, ["image_size=[16, 24]"], False, "cpu")
+    pictures = [Image.open(io.BytesIO(picture(name, i))) for name in SHAPES[:2] for i in range(3)]
+    clf.partial_fit(pictures, [name for name in SHAPES[:2] for _ in range(3)]).save(tmp_path)
+    again = opened(tmp_path, True, "images", None, ["image_size=[16, 24]"], False, "cpu")
+    assert again.image_size == (16, 24)
+
+
+def test_an_address_of_another_machine_is_the_host_s_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKEN", TOKEN)
+    flags = ("--new", "--takes", "vectors", "--host", "192.0.2.1")
+    done = CliRunner().invoke(command, ["serve", str(tmp_path / "m"), *flags])
+    assert "choose another --host" in str(done.exception)
 
 
 def test_a_short_token_is_refused_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,6 +173,17 @@ def test_vectors_can_be_pasted_and_asked_with_the_keyboard_alone(browser: Any, t
         assert overflow(browser) == [] and browser.get_log("browser") == []
 
 
+def test_a_class_may_have_the_name_of_a_property_of_objects(browser: Any, tmp_path: Path) -> None:
+    with serving(tmp_path / "m", "--new") as server:
+        look(browser, server.address)
+        for name in ("constructor", "__proto__"):
+            teach(browser, name, kept(tmp_path / "pictures", "circle", 2))
+        browser.refresh()
+        until(browser, lambda: classes(browser) == ["__proto__", "constructor"])
+        assert len(browser.find_elements(By.CSS_SELECTOR, "#classes img")) == 4
+        assert not element(browser, "problem").is_displayed() and browser.get_log("browser") == []
+
+
 def test_the_camera_teaches_and_every_error_is_a_sentence_in_the_page(browser: Any, tmp_path: Path) -> None:
     """Chromium has a fake camera: a green ground with a moving pie."""
     broken = tmp_path / "broken.png"

@@ -35,6 +35,36 @@ def lesson(name: str, seed: int, count: int = 30) -> dict[str, Any]:
     return {"vectors": (centre + 0.1 * noise).tolist(), "labels": [name]}
 
 
+def begin(server: Running, samples: dict[str, Any]) -> str:
+    """Teach as a job and return its id."""
+    return str(httpx.post(f"{server.address}/teach?job=true", json=samples, timeout=120).json()["id"])
+
+
+def job_state(server: Running, job: str) -> str:
+    return str(httpx.get(f"{server.address}/jobs/{job}", timeout=120).json()["state"])
+
+
+def states_after_sigterm(server: Running, job: str) -> list[dict[str, Any]]:
+    """Follow a job's events, send SIGTERM after the first, and return the states until the stream ends."""
+    states = []
+    with httpx.stream("GET", f"{server.address}/jobs/{job}/events", timeout=300) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: "):
+                states.append(json.loads(line.removeprefix("data: ")))
+                if len(states) == 1:
+                    server.process.send_signal(signal.SIGTERM)
+    return states
+
+
+def listens(server: Running) -> bool:
+    """Return True if the server takes a new connection."""
+    try:
+        socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])), timeout=60).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
 def holdfast(*words: object) -> Any:
     return CliRunner().invoke(app, [str(word) for word in words])
 
@@ -77,14 +107,12 @@ def test_sigterm_finishes_the_lesson_that_runs_then_ends(tmp_path: Path) -> None
     trained = ("--with", "method=replay", "--with", "epochs=20")
     with serving(tmp_path / "m", "--new", "--takes", "vectors", *trained) as server:
         httpx.post(f"{server.address}/teach", json=lesson("a", 0), timeout=60)
-        replies = []
-        thread = threading.Thread(target=lambda: replies.append(
-            httpx.post(f"{server.address}/teach", json=lesson("b", 0, 200), timeout=60)))
-        thread.start()
-        time.sleep(0.5)
+        running = begin(server, lesson("b", 0, 200))
+        while job_state(server, running) == "waiting":
+            time.sleep(0.05)
+        states = states_after_sigterm(server, running)
         assert server.end() in (0, -signal.SIGTERM)
-        thread.join()
-    assert replies[0].status_code == 200 and replies[0].json()["model"] == 2
+    assert states[-1]["state"] == "done" and states[-1]["result"]["model"] == 2
     assert IncrementalClassifier.load(tmp_path / "m").classes_.tolist() == ["a", "b"]
 
 
@@ -98,30 +126,26 @@ def test_sigterm_refuses_lessons_that_wait_and_leaves_clients_that_never_read(tm
         body = json.dumps({"vectors": lesson("a", 1, 10_000)["vectors"]}).encode()  # the answer is about 10 MB
         head = "POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         deaf.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        running = httpx.post(f"{server.address}/teach?job=true", json=lesson("b", 0, 400), timeout=120).json()["id"]
-        while httpx.get(f"{server.address}/jobs/{running}", timeout=120).json()["state"] == "waiting":
+        running = begin(server, lesson("b", 0, 400))
+        while job_state(server, running) == "waiting":
             time.sleep(0.05)
-        replies = []
-        thread = threading.Thread(target=lambda: replies.append(
-            httpx.post(f"{server.address}/teach", json=lesson("c", 0), timeout=120)))
-        thread.start()
-        time.sleep(1)
+        states = states_after_sigterm(server, begin(server, lesson("c", 0)))
         assert server.end(seconds=300) in (0, -signal.SIGTERM)
-        thread.join()
         deaf.close()
         assert server.process.stderr is not None and "Traceback" not in server.process.stderr.read()
-    assert replies[0].status_code == 503 and "server is ending" in replies[0].json()["error"]
+    assert [each["state"] for each in states] == ["waiting", "cancelled"] and "server is ending" in states[-1]["error"]
     assert IncrementalClassifier.load(tmp_path / "m").classes_.tolist() == ["a", "b"]
 
 
 def test_a_second_ctrl_c_does_not_wait_and_the_model_is_whole(tmp_path: Path) -> None:
     endless = ("--with", "method=replay", "--with", "epochs=100000")
     with serving(tmp_path / "m", "--new", "--takes", "vectors", *endless) as server:
-        job = httpx.post(f"{server.address}/teach?job=true", json=lesson("a", 0), timeout=60).json()
-        while httpx.get(f"{server.address}/jobs/{job['id']}").json()["state"] != "running":
+        job = begin(server, lesson("a", 0))
+        while job_state(server, job) != "running":
             time.sleep(0.05)
         server.process.send_signal(signal.SIGINT)
-        time.sleep(1)
+        while listens(server):
+            time.sleep(0.05)
         assert server.process.poll() is None  # it finishes the lesson
         assert server.end(signal.SIGINT) == 130
         assert server.process.stderr is not None

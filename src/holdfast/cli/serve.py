@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from .. import hardware
-from ..errors import BadConfig, CannotRead, hint
+from ..errors import BadConfig, CannotRead, HoldfastError, hint
 from ..hardware import Machine
 from .model_progress import say
 from .options import complaints, with_machine
@@ -90,6 +91,7 @@ def serve(
         clf = opened(model, new, takes, embedder, parameters or [], offline, machine.device)
         clf.cache = False  # what is asked stays in memory
         kind = kind_of(clf, takes)
+        check_parameters(clf, kind)
         keeper = Keeper(model, clf, gate, kind, Metrics())
         app = create_app(keeper, limits, token=secret, host=host, origins=tuple(origin or ()))
         with listen(host, port) as listening:
@@ -116,7 +118,8 @@ def listen(host: str, port: int) -> socket.socket:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or each answer waits 40 ms for the client's system
         return made
     except OSError as error:
-        raise BadConfig(f"Cannot listen at {host}:{port}: {error.strerror}; choose another --port.") from error
+        other = "--host" if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL else "--port"
+        raise BadConfig(f"Cannot listen at {host}:{port}: {error.strerror}; choose another {other}.") from error
 
 
 def check_there(folder: Path) -> None:
@@ -169,7 +172,28 @@ def read_parameters(pairs: list[str]) -> dict[str, Any]:
             found[name] = json.loads(value)
         except ValueError:
             found[name] = value
+        if isinstance(found[name], list):  # a loaded model has tuples
+            found[name] = tuple(found[name])
     return found
+
+
+def check_parameters(clf: IncrementalClassifier, kind: str) -> None:
+    """Raise BadConfig now, not at the first lesson, if a new model cannot be made of its parameters."""
+    from ..data import inputs
+    from ..estimator import settings
+
+    if hasattr(clf, "model_"):
+        return
+    if clf.slots is None:
+        raise BadConfig("slots is None; it must be a whole number, 1 or more.")
+    try:
+        settings.read(clf, image=kind == "images" and clf.embedder is None)
+    except HoldfastError:
+        raise
+    except (TypeError, ValueError) as error:  # such as of scikit-learn, about random_state
+        raise BadConfig(f"No model can be made with these parameters: {error}") from error
+    if clf.image_size is not None:
+        inputs.pair(clf.image_size)
 
 
 def read_token(path: Path | None) -> str | None:

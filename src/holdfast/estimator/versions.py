@@ -94,6 +94,7 @@ def rollback(folder: Path, number: int | None = None) -> Version:
         what = "older version" if number is None else f"version {number}"
         raise BadInput(f"There is no {what} to go back to; {current.number} is in use, and kept are: {numbers}.")
     chosen = wanted[-1]
+    files.read_tensors(chosen.path)  # a damaged version must not replace a good one
     if chosen.rejected:
         path = chosen.path.with_name(f"{chosen.number:06}.safetensors")
         os.replace(chosen.path, path)

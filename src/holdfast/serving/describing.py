@@ -56,12 +56,12 @@ def _form(labelled: bool) -> dict[str, Any]:
         "images": {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1,
                    "description": "files in one of ten formats: PNG, JPEG, GIF, WebP, ..."},
     }
-    needed = ["images"]
+    made: dict[str, Any] = {"type": "object", "properties": fields, "required": ["images"]}
     if labelled:
         fields["label"] = {"type": "string", "minLength": 1, "maxLength": 200, "description": "one label for all"}
         fields["labels"] = {"type": "array", "items": {"type": "string"}, "description": "or one label each"}
-        needed.append("label")
-    return {"type": "object", "properties": fields, "required": needed}
+        made["anyOf"] = [{"required": ["label"]}, {"required": ["labels"]}]
+    return made
 
 
 def _json(schema: type, example: dict[str, Any]) -> dict[str, Any]:

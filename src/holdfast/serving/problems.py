@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,9 @@ def problem_of(error: BaseException, folder: Path) -> tuple[int, str]:
         return error.status, error.sentence
     for kind in type(error).__mro__:
         if kind in STATUS:
-            text = OURS.get(kind) or str(error).replace(str(folder), "the model's folder")[:1000]
-            return STATUS[kind], text
+            # A whole path only: a folder `/m` is no part of `/missing`.
+            shown = re.sub(rf"{re.escape(str(folder))}(?!\w)", "the model's folder", str(error))
+            return STATUS[kind], OURS.get(kind) or shown[:1000]
     return 500, UNEXPECTED
 
 

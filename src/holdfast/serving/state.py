@@ -24,6 +24,7 @@ from .atlas import Atlas
 from .metrics import Metrics
 
 REJECT = 0.05  # the share by which /model says whether strangers can be refused
+THRESHOLDS = 100  # that a model remembers
 Progress = Callable[[int, int | None, str], None]
 
 
@@ -45,7 +46,7 @@ class Served:
 
     number: int  # 0 before the first batch
     clf: IncrementalClassifier
-    limits: dict[float, float | BadInput] = field(default_factory=dict)  # novelty thresholds by `reject`
+    thresholds: dict[float, float | BadInput] = field(default_factory=dict)  # of novelty, by `reject`
 
     @cached_property
     def atlas(self) -> Atlas:
@@ -74,12 +75,15 @@ class Served:
 
     def threshold(self, reject: float) -> float:
         """Return the novelty above which a sample is none of the classes; raise BadInput if it is not known yet."""
-        if reject not in self.limits:
+        found = self.thresholds.get(reject)
+        if found is None:
             try:
-                self.limits[reject] = self.clf.model_.threshold(reject)
+                found = self.clf.model_.threshold(reject)
             except BadInput as error:
-                self.limits[reject] = error
-        found = self.limits[reject]
+                found = error
+            if len(self.thresholds) >= THRESHOLDS:  # callers choose `reject`, so they could fill the memory
+                self.thresholds.clear()
+            self.thresholds[reject] = found
         if isinstance(found, BadInput):
             raise found
         return found
@@ -99,7 +103,8 @@ class Keeper:
     """Holds the served model. `teach`, `forget` and `rollback` are called by the one teacher thread only."""
 
     def __init__(self, folder: Path, clf: IncrementalClassifier, gate: Gate, takes: str, metrics: Metrics) -> None:
-        self.folder, self.gate, self.takes, self.metrics = folder, gate, takes, metrics
+        self.folder = folder.absolute()  # so that errors name it as one path, which no answer shows
+        self.gate, self.takes, self.metrics = gate, takes, metrics
         self._exporting = threading.Lock()
         number = 0
         if (folder / NAME).exists():

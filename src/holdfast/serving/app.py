@@ -168,21 +168,21 @@ def create_app(
     @app.get("/export", tags=["model"], response_class=Response, responses={200: {
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}})
     def export(form: Annotated[Literal["model", "onnx"], Query(alias="format")] = "model") -> Response:
-        """Return the model's file, or an ONNX graph from inputs (vectors, with an embedder) to probabilities."""
+        """Return the model's file, or an ONNX graph from inputs (vectors, with an embedder) to probabilities.
+
+        The header `x-model` has the model's number."""
         served = keeper.served
         if not served.taught:
             raise Untaught("The model knows no class yet: there is nothing to export.")
-        if form == "model":
-            return FileResponse(keeper.folder / NAME, filename=NAME, media_type="application/octet-stream")
-        folder = tempfile.TemporaryDirectory()
-        path = File(folder.name) / "model.onnx"
+        folder = tempfile.TemporaryDirectory()  # a copy: a lesson may replace the model's own file meanwhile
+        path = File(folder.name) / (NAME if form == "model" else "model.onnx")
         try:
-            keeper.export_onnx(path)
+            keeper.export(served, path)
         except BaseException:
             folder.cleanup()
             raise
-        return FileResponse(path, filename="model.onnx", media_type="application/octet-stream",
-                            background=BackgroundTask(folder.cleanup))
+        return FileResponse(path, filename=path.name, media_type="application/octet-stream",
+                            headers={"x-model": str(served.number)}, background=BackgroundTask(folder.cleanup))
 
     @app.get("/metrics", tags=["model"], response_class=Response,
              responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})

@@ -176,9 +176,13 @@ class Keeper:
             return clf.model_.shape[1:] if len(clf.model_.shape) == 3 else None
         return None if clf.image_size is None else inputs.pair(clf.image_size)
 
-    def export_onnx(self, path: Path) -> None:
-        with self._exporting:  # one at a time: it needs a multiple of the model's memory
-            self.served.clf.export(path)
+    def export(self, served: Served, path: Path) -> None:
+        """Write a served model to `path`: its own file, or an ONNX graph if the path ends so."""
+        with self._exporting:  # one at a time: a graph needs a multiple of the model's memory
+            if path.suffix == ".onnx":
+                served.clf.export(path)
+            else:
+                served.clf.save(path.parent)
 
     def _serve(self, served: Served) -> None:
         if served.taught:  # solve and calibrate before anybody waits for it

@@ -18,6 +18,7 @@ from ..learning.training import Watcher
 from ..quantities import byte_size
 from ..solving import Solver, SolverOptions
 from .labels import Labels, without
+from .progress import Progress
 from .settings import Settings
 from .stability import ClassStability, Stability, nearest_is_right
 
@@ -78,8 +79,10 @@ class SolvedModel:
         """Copy what learning changes; the frozen backbone is shared."""
         return copy.deepcopy(self, {id(self.frozen): self.frozen})
 
-    def teach(self, data: Tensor, labels: list[Any], watcher: Watcher | None = None) -> None:
-        """Add a batch of any classes to the sums."""
+    def teach(
+        self, data: Tensor, labels: list[Any], watcher: Watcher | None = None, progress: Progress | None = None
+    ) -> None:
+        """Add a batch of any classes to the sums. It is one step, so there is no progress to keep."""
         began = time.perf_counter()
         slots = torch.tensor(self.labels.take(labels))
         self.solver.learn(self.embed(data).cpu(), slots)

@@ -7,6 +7,8 @@ another batch is ignored and replaced. It holds training samples, as a model fil
 from __future__ import annotations
 
 import hashlib
+import math
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 NAME = "progress.safetensors"
+SECONDS = 10.0  # between two writes after epochs: what a kill may lose
 
 
 @dataclass
@@ -30,9 +33,10 @@ class Progress:
     path: Path
     batch: str = ""
     epoch: int | None = None
+    saved: float = -math.inf  # when the file was written last
 
     def attach(self, trainer: Trainer, settings: Settings, data: Tensor, labels: list[object]) -> None:
-        """Continue from the file if it is of this batch, and save to it after each epoch and at a stop."""
+        """Continue from the file if it is of this batch; save to it at a stop, and after an epoch every few seconds."""
         self.batch = _digest(trainer, settings, data, labels)
         if self.path.exists():
             try:
@@ -45,12 +49,12 @@ class Progress:
         trainer.save = self._save
 
     def _save(self, trainer: Trainer) -> None:
+        stopped = trainer.at.order is not None  # in the middle of an epoch
+        if not stopped and time.monotonic() - self.saved < SECONDS:
+            return
+        self.saved = time.monotonic()
         tensors, position = trainer.state()
         files.write_tensors(self.path, tensors, files.plain({"batch": self.batch, "position": position}))
-
-    def remove(self) -> None:
-        """Delete the file: the batch was learned."""
-        self.path.unlink(missing_ok=True)
 
 
 def _digest(trainer: Trainer, settings: Settings, data: Tensor, labels: list[object]) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .. import backbones, randomness
 from ..backbones.patches import PatchFeatures
 from ..errors import BadConfig, BadInput
-from ..learning.learner import FARTHEST
+from ..learning.learner import Normalised
 from ..learning.training import Watcher
 from ..quantities import byte_size
 from ..solving import Solver, SolverOptions
@@ -27,26 +27,17 @@ MOST_IMAGES = 2000  # images from which patch features are taken
 PER_CLASS = 10  # minimum of held samples per class to measure the recall of a search
 
 
-class Frozen(nn.Module):
+class Frozen(Normalised):
     """Maps inputs to frozen features: vectors unchanged, images through a backbone in evaluation mode."""
 
     def __init__(self, backbone: nn.Module | None, shape: tuple[int, ...], mean: list[float], std: list[float]) -> None:
-        super().__init__()
-        self.backbone, self.shape = backbone, shape
-        unit, view = (255, (-1, 1, 1)) if len(shape) == 3 else (1, (-1,))
-        self.register_buffer("shift", unit * torch.tensor(mean).view(view), persistent=False)
-        self.register_buffer("scale", 1 / (unit * torch.tensor(std).view(view)), persistent=False)
-        self.shift: Tensor
-        self.scale: Tensor
+        super().__init__(shape, mean, std)
+        self.backbone = backbone
 
     def forward(self, data: Tensor) -> Tensor:
         if self.backbone is None:
             return data.float()
         return self.backbone(self.normalise(data))
-
-    def normalise(self, data: Tensor) -> Tensor:
-        x = (data.float() - self.shift) * self.scale
-        return x.clamp(-FARTHEST, FARTHEST) if len(self.shape) == 1 else x
 
 
 @dataclass

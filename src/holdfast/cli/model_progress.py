@@ -36,7 +36,7 @@ HANDFUL = 30  # updates below which we warn
 
 
 def read(
-    paths: list[Path], shape: tuple[int, ...] | None, size: int | None = None, stop: folders.Stop = lambda: False
+    paths: list[Path], shape: tuple[int, ...] | None, size: folders.Size = None, stop: folders.Stop = lambda: False
 ) -> folders.Images:
     """Read images with a progress bar; list the unreadable ones."""
     with bar_of() as bar:

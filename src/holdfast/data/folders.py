@@ -19,6 +19,7 @@ from . import inputs
 
 Step = Callable[[], None]
 Stop = Callable[[], bool]
+Size = int | tuple[int, int] | None  # pixels per side, or (height, width)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def any_longer(paths: Sequence[Path], side: int, most: int = 100) -> bool:
 
 
 def read(
-    paths: Sequence[Path], shape: tuple[int, ...] | None, size: int | None = None, step: Step = lambda: None,
+    paths: Sequence[Path], shape: tuple[int, ...] | None, size: Size = None, step: Step = lambda: None,
     stop: Stop = lambda: False,
 ) -> Images:
     """Read images into one tensor of the model's shape; without a model, choose the shape from these images.

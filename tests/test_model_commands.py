@@ -128,20 +128,20 @@ def test_a_corrupt_image_is_left_out_by_an_embedder_too(album, tmp_path, monkeyp
         made.takes = "images"
         return made
 
-    monkeypatch.setattr("holdfast.estimator.classifier.open_embedder", opened)
+    monkeypatch.setattr("holdfast.estimator.embedding.open_embedder", opened)
     assert embedders  # imported before it is replaced
     (album / "red" / "torn.png").write_bytes(b"nothing")
     try:
         done = holdfast("learn", album, "--model", tmp_path / "m", "--embedder", "onnx:any.onnx", "--no-cache")
         assert done.exit_code == 0, done.output + str(done.exception)
-        assert "torn.png" in done.output and "Learned 28 samples" in " ".join(done.output.split())
+        assert "torn.png" in done.output and "Learned 28 images" in " ".join(done.output.split())
     finally:
         (album / "red" / "torn.png").unlink()
 
 
 @pytest.mark.parametrize("flag", [["--backbone", "lenett"], ["--head", "simplx"], ["--memory", "-1"]])
 def test_wrong_flags_are_refused_before_anything_is_read(album, tmp_path, monkeypatch, flag):
-    monkeypatch.setattr("holdfast.cli.models.read", lambda *a, **k: pytest.fail("images were read"))
+    monkeypatch.setattr("holdfast.cli.teaching.read", lambda *a, **k: pytest.fail("images were read"))
     done = holdfast("learn", album, "--model", tmp_path / "m", *flag)
     assert done.exit_code != 0 and flag[1].lstrip("-") in str(done.exception)
 

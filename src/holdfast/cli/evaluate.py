@@ -15,7 +15,7 @@ from ..errors import BadInput
 from ..hardware import Machine
 from .model_progress import say
 from .options import console, with_machine
-from .samples import answers, looked, read_rows
+from .samples import EmbedderPlace, answers, looked, read_rows
 
 CONFUSED = 10  # pairs of classes that are shown
 BINS = 10
@@ -32,6 +32,7 @@ def evaluate(
     picture: Annotated[
         Path | None, typer.Option("--picture", help="path of the picture  (default: in the model's folder)")
     ] = None,
+    embedder: EmbedderPlace = None,
     offline: Annotated[bool, typer.Option("--offline", help="never download an embedder")] = False,
 ) -> None:
     """Measure a model on labelled samples: accuracy, per class, confusions, calibration, refusals; with a picture.
@@ -42,7 +43,7 @@ def evaluate(
     from ..estimator import IncrementalClassifier
 
     hardware.use_threads(machine.threads)
-    clf = IncrementalClassifier.load(model, device=machine.device, offline=offline)
+    clf = IncrementalClassifier.load(model, device=machine.device, embedder=embedder, offline=offline)
     rows, embedded = looked(clf, read_rows(sources, text, label, clf.embedder))
     if None in rows.labels:
         raise BadInput("Some samples have no label: name the column of labels with --label, or use folders of classes.")
@@ -66,6 +67,8 @@ def evaluate(
 
 def _show_classes(truth: list[str], guess: list[str]) -> None:
     """Print the accuracy of the ten worst classes, and the pairs that are confused most."""
+    from ..estimator import explain
+
     rates = {name: np.mean([g == name for g, t in zip(guess, truth) if t == name]) for name in {*truth}}
     table = Table("class", "right", title="The classes with the fewest right", title_justify="left")
     for name in sorted(rates, key=lambda each: (rates[each], each))[:CONFUSED]:
@@ -73,14 +76,13 @@ def _show_classes(truth: list[str], guess: list[str]) -> None:
     console.print(table)
     if len(rates) > CONFUSED:
         say(f"and {len(rates) - CONFUSED} more classes.")
-    pairs: dict[tuple[str, str], int] = {}
-    for each in zip(truth, guess):
-        if each[0] != each[1]:
-            pairs[each] = pairs.get(each, 0) + 1
+    names = sorted({*truth, *guess})
+    at = {name: index for index, name in enumerate(names)}
+    pairs = explain.confusions(names, np.array([at[t] for t in truth]), np.array([at[g] for g in guess]), ordered=True)
     if pairs:
         table = Table("is", "taken for", "times", title="Confused most", title_justify="left")
-        for (is_, taken), count in sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:CONFUSED]:
-            table.add_row(escape(is_), escape(taken), str(count))
+        for each in pairs[:CONFUSED]:
+            table.add_row(escape(str(each.first)), escape(str(each.second)), str(each.times))
         console.print(table)
 
 

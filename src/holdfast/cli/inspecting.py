@@ -14,7 +14,7 @@ from ..errors import BadInput
 from ..quantities import some
 from .model_progress import say
 from .options import console
-from .samples import looked, name_of, read_rows
+from .samples import EmbedderPlace, looked, name_of, read_rows
 
 SHOWN = 10  # rows of each table
 
@@ -28,6 +28,7 @@ def inspect(
     text: Annotated[str | None, typer.Option("--text", help="column of texts in a table")] = None,
     label: Annotated[str | None, typer.Option("--label", help="column of labels in a table")] = None,
     picture: Annotated[Path | None, typer.Option("--picture", help="plot file  (default: MODEL/model.png)")] = None,
+    embedder: EmbedderPlace = None,
     offline: Annotated[bool, typer.Option("--offline", help="never download an embedder")] = False,
 ) -> None:
     """Show a model's classes, what it confuses, and the stability of each class. With samples, show doubtful ones.
@@ -38,7 +39,7 @@ def inspect(
     from ..estimator import IncrementalClassifier, explain
     from ..estimator.model_plots import draw
 
-    clf = IncrementalClassifier.load(model, device="cpu", offline=offline)
+    clf = IncrementalClassifier.load(model, device="cpu", embedder=embedder, offline=offline)
     inner, names = clf.model_, clf.classes_.tolist()
     _show_classes(clf)
     say(f"{len(names)} classes, {inner.labels.free} of {inner.labels.capacity} slots left; {inner.describe()}")
@@ -47,10 +48,8 @@ def inspect(
         say(f"Fewer than {explain.FEW} samples, so answers are uncertain: {some(few)}.")
     pairs = []
     if len(names) > 1:
-        slots, chances = inner.held_answers()
-        column = {slot: at for at, slot in enumerate(inner.labels.slots_of_classes())}
-        truth = np.array([column[slot] for slot in slots.tolist()], dtype=int)
-        pairs = explain.confusions(names, truth, chances.argmax(1).numpy())
+        truth, guess = explain.held_guesses(inner)
+        pairs = explain.confusions(names, truth, guess)
         _show_confusions(pairs, len(truth))
     say(clf.stability_.answer)
     if sources:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from ..data import folders
+from ..errors import Stopped
 from ..learning.progress import progress
 from ..learning.training import Watcher
 from ..signals import Stopping
@@ -26,11 +37,11 @@ HANDFUL = 30  # updates below which we warn
 
 
 def read(
-    paths: list[Path], shape: tuple[int, ...] | None, size: int | None = None, stop: folders.Stop = lambda: False
+    paths: list[Path], shape: tuple[int, ...] | None, size: folders.Size = None, stop: folders.Stop = lambda: False
 ) -> folders.Images:
     """Read images with a progress bar; list the unreadable ones."""
-    with bar_of("images") as bar:
-        line = bar.add_task("reading", total=len(paths))
+    with bar_of() as bar:
+        line = bar.add_task("reading", total=len(paths), unit="images")
         found = folders.read(paths, shape, size, lambda: bar.advance(line), stop)
     tell_left_out([why for _, why in found.bad])
     return found
@@ -47,8 +58,8 @@ def tell_left_out(reasons: list[str]) -> None:
 def look(clf: IncrementalClassifier, images: folders.Images) -> torch.Tensor:
     """Return the vectors (n, dim) of images, with a progress bar."""
     parts = []
-    with bar_of("images") as bar:
-        line = bar.add_task("looking", total=len(images.data))
+    with bar_of() as bar:
+        line = bar.add_task("looking", total=len(images.data), unit="images")
         for part in images.data.split(PART):
             parts.append(clf.model_.embed(part))
             bar.advance(line, len(part))
@@ -66,7 +77,7 @@ def learning(clf: IncrementalClassifier, size: int, stopping: Stopping) -> Abstr
     asked = (None if clf.epochs == "auto" else int(clf.epochs)) if inner is None else inner.settings.epochs
     if asked and (made := asked * updates(size, batch, first=first)) < HANDFUL:
         say(
-            f"Only {made} updates: {asked} epochs of {size} images are too few to learn much. "
+            f"Only {made} updates: {asked} epochs of {size} samples are too few to learn much. "
             f"Without --epochs there are about {UPDATES}.", complaints,
         )
     return progress(complaints, stopping.asked)
@@ -77,8 +88,39 @@ def say(text: str, where: Console = console) -> None:
     where.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def bar_of(unit: str) -> Progress:
+def bar_of(shown: bool = True) -> Progress:
+    """Return bars that show the number done, the rate and the time left; each task names its `unit`."""
     return Progress(
-        TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
-        TimeRemainingColumn(), console=complaints,
+        TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[unit]}"),
+        Rate(), TimeRemainingColumn(), console=complaints, disable=not shown,
     )
+
+
+class Rate(ProgressColumn):
+    """Show how many are done per second."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.1f}/s" if speed < 10 else f"{speed:,.0f}/s")
+
+
+@contextmanager
+def embedding(
+    clf: IncrementalClassifier, bar: Progress, count: int, stop: folders.Stop = lambda: False
+) -> Iterator[None]:
+    """Show the samples that the embedder has done, if there is one; raise Stopped if `stop` returns True."""
+    if clf.embedder is None:
+        yield
+        return
+    line = bar.add_task("embedding", total=count, unit="samples")
+
+    def watch(more: int) -> None:
+        bar.advance(line, more)
+        if stop():
+            raise Stopped
+
+    clf.watch = watch
+    try:
+        yield
+    finally:
+        clf.watch = None

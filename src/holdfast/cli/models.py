@@ -9,18 +9,16 @@ import numpy as np
 import typer
 
 from .. import files, hardware
-from ..data import folders, tables
-from ..errors import BadConfig, BadInput, Stopped
+from ..errors import BadConfig
 from ..hardware import Machine
 from ..signals import Stopping
 from . import samples
-from .model_progress import learning, read, say
-from .options import complaints, console, with_machine
+from .model_progress import say
+from .options import with_machine
 from .versions import BetterThan, NoWorseBy, keep_if_good
 
 if TYPE_CHECKING:
     from ..estimator import IncrementalClassifier
-    from ..estimator.gate import Gate
 
 ModelArgument = Annotated[Path, typer.Argument(help="the model's folder", show_default=False)]
 
@@ -52,6 +50,8 @@ def learn(
                                                     "on, for measurements  (default: 0.1)")] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="passes over the images  (default: automatic)")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="random seed  (default: 0)")] = None,
+    keep_progress: Annotated[bool, typer.Option("--keep-progress", help="at Ctrl-C or a kill, keep the training of "
+                                                "this batch, so that the same command goes on from it")] = False,
     better_than: BetterThan = None,
     no_worse_by: NoWorseBy = None,
 ) -> None:
@@ -62,9 +62,10 @@ def learn(
     [dim]holdfast learn intents.csv --text question --label intent --model m/[/]
     [dim]holdfast learn vectors.npz --model m/[/]     arrays `vectors` and `labels`
     """
-    from ..estimator import versions
+    from ..estimator import progress, versions
     from ..estimator.gate import Gate
     from ..estimator.model_files import NAME
+    from .teaching import teach
 
     gate = Gate(better_than, no_worse_by)
     asked = {"backbone": backbone, "head": head, "slots": slots, "memory": memory, "image_size": size,
@@ -72,45 +73,22 @@ def learn(
     asked = {name: value for name, value in asked.items() if value is not None}
     check_parameters(asked)
     hardware.use_threads(machine.threads)
-    if samples.are_rows(sources, text, embedder):
-        return _learn_rows(sources, model, text, label, embedder, offline, not no_cache, again, asked, machine,
-                           gate)
-    found = folders.classes(sources, besides=model)
-    if not {"backbone", "head", "image_size", "epochs"} & asked.keys() and not (model / NAME).exists():
-        embedder = samples.photo_embedder([path for paths in found.values() for path in paths], offline)
-        if embedder is not None:
-            return _learn_rows(sources, model, text, label, embedder, offline, not no_cache, again, asked, machine,
-                               gate)
+    rows = samples.read_rows(sources, text, label, embedder, model)
+    if embedder is None and not (model / NAME).exists():
+        embedder = samples.usual_embedder(rows, asked, offline)
     with versions.locked(model), Stopping() as stopping:
-        clf = _open_or_new(model, asked, machine.device)
+        clf = _open_or_new(model, asked, embedder, machine.device, offline)
+        clf.cache = not no_cache
         before = getattr(clf, "model_", None)
-        known = set() if again else {*found} & {*map(str, getattr(clf, "classes_", []))}
-        if known:
-            names = ", ".join(sorted(known))
-            say(f"Skipped, because the model knows them already (--again learns more of them): {names}")
-        wanted = [(name, path) for name, paths in found.items() if name not in known for path in paths]
-        if not wanted:
-            raise typer.Exit
-        try:
-            images = read([path for _, path in wanted], _shape(clf), size, stopping.asked)
-            label_of = {path: name for name, path in wanted}
-            labels = [label_of[path] for path in images.paths]
-            if not labels:
-                raise BadInput("None of the images can be read; nothing was learned.")
-            if lost := sorted({name for name, _ in wanted} - {*labels}):
-                say(f"No image of these classes could be read: {', '.join(lost)}", complaints)
-            with learning(clf, len(labels), stopping) as watcher:
-                clf.partial_fit(images.data, np.array(labels), watcher=watcher)
-        except Stopped:
-            left = f"the model in {model} is unchanged" if hasattr(clf, "model_") else "nothing was learned yet"
-            say(f"Stopped; {left}.", complaints)
-            raise typer.Exit(stopping.exit_code) from None
+        kept = progress.Progress(model / progress.NAME) if keep_progress else None
+        count = teach(clf, rows, again, model, stopping, kept)
         keep_if_good(clf, before, model, gate)
-    took = f"{clf.model_.history[-1]['seconds']:.1f} s by the method {clf.method_}"
-    say(f"Learned {len(labels)} images in {took}; {len(clf.classes_)} classes in {model}.")
-    if (accuracy := clf.model_.history[-1]["accuracy"]) is not None:
-        held = clf.model_.history[-1]["held_back"]
-        console.print(f"On {held} held-back images of all classes: {accuracy:.1f} % right.")
+        (model / progress.NAME).unlink(missing_ok=True)  # also that of another batch: the model has changed
+    last = clf.model_.history[-1]
+    took = f"{last['seconds']:.1f} s by the method {clf.method_}"
+    say(f"Learned {count} {rows.kind} in {took}; {len(clf.classes_)} classes in {model}.")
+    if last["accuracy"] is not None:
+        say(f"On {last['held_back']} held-back {rows.kind} of all classes: {last['accuracy']:.1f} % right.")
     say(clf.stability_.answer)
 
 
@@ -119,34 +97,6 @@ def check_parameters(asked: dict[str, Any]) -> None:
     from ..estimator import IncrementalClassifier, settings
 
     settings.read(IncrementalClassifier(**asked), image=True)
-
-
-def _learn_rows(
-    sources: list[Path], model: Path, text: str | None, label: str | None, embedder: str | None, offline: bool,
-    cache: bool, again: bool, asked: dict[str, Any], machine: Machine, gate: Gate,
-) -> None:
-    """Learn texts, vectors, or images by an embedder."""
-    from ..estimator import versions
-    from ..estimator.model_files import NAME
-
-    begun = (model / NAME).exists()
-    texts = text is not None or any(source.is_dir() and tables.is_table(source) for source in sources)
-    rows = samples.read_rows(sources, text, label, embedder)
-    if texts and not begun:
-        embedder = samples.text_embedder(embedder, offline)
-    with versions.locked(model), Stopping() as stopping:
-        clf = _open_or_new(model, asked if begun else asked | {"embedder": embedder}, machine.device, offline)
-        if begun and embedder is not None:
-            clf.embedder = embedder
-        if clf.embedder is not None:
-            clf.check_embedder()
-        clf.cache = cache
-        before = getattr(clf, "model_", None)
-        count = samples.learn_rows(clf, rows, again, model, stopping)
-        keep_if_good(clf, before, model, gate)
-    took = f"{clf.model_.history[-1]['seconds']:.1f} s by the method {clf.method_}"
-    say(f"Learned {count} samples in {took}; {len(clf.classes_)} classes in {model}.")
-    say(clf.stability_.answer)
 
 
 @with_machine("device", "threads")
@@ -160,6 +110,7 @@ def predict(
     reject: Annotated[
         float | None, typer.Option("--reject", help="reject unknown inputs, at the cost of this share of known ones")
     ] = None,
+    embedder: samples.EmbedderPlace = None,
     offline: Annotated[bool, typer.Option("--offline", help="never download an embedder")] = False,
 ) -> None:
     """Say what the samples are: label, probability and novelty of each.
@@ -170,9 +121,11 @@ def predict(
     """
     from ..estimator import IncrementalClassifier
 
+    if json and as_csv:
+        raise BadConfig("--json and --csv exclude each other; leave one of them out.")
     form = "json" if json else "csv" if as_csv else "table"
     hardware.use_threads(machine.threads)
-    clf = IncrementalClassifier.load(model, device=machine.device, offline=offline)
+    clf = IncrementalClassifier.load(model, device=machine.device, embedder=embedder, offline=offline)
     limit = None if reject is None else clf.model_.threshold(reject)
     rows, embedded = samples.looked(clf, samples.read_rows(sources or [], text, None, clf.embedder))
     samples.show_answers(samples.answers(clf, rows, embedded, reject), form, limit)
@@ -186,6 +139,7 @@ def embed(
     output: Annotated[Path, typer.Option("-o", "--output", help="the .npy file for the vectors")] = Path("vectors.npy"),
     text: Annotated[str | None, typer.Option("--text", help="column of texts in a table")] = None,
     unit: Annotated[bool, typer.Option("--unit", help="normalise the vectors to length one")] = False,
+    embedder: samples.EmbedderPlace = None,
     offline: Annotated[bool, typer.Option("--offline", help="never download an embedder")] = False,
 ) -> None:
     """Write the samples' vectors to a .npy file, and their names in the same order to .ids.json beside it.
@@ -197,7 +151,7 @@ def embed(
     from ..estimator import IncrementalClassifier
 
     hardware.use_threads(machine.threads)
-    clf = IncrementalClassifier.load(model, device=machine.device, offline=offline)
+    clf = IncrementalClassifier.load(model, device=machine.device, embedder=embedder, offline=offline)
     rows, embedded = samples.looked(clf, samples.read_rows(sources, text, None, clf.embedder))
     vectors = clf.as_vectors(embedded, unit=unit)
     content = io.BytesIO()
@@ -209,27 +163,22 @@ def embed(
 
 
 def _open_or_new(
-    model: Path, asked: dict[str, Any], device: str, offline: bool = False
+    model: Path, asked: dict[str, Any], embedder: str | None, device: str, offline: bool
 ) -> IncrementalClassifier:
+    """Return the model of a folder, or a new one; raise BadConfig if the command asks for another than was begun."""
     from ..estimator import IncrementalClassifier
     from ..estimator.model_files import NAME
 
     if not (model / NAME).exists():
-        return IncrementalClassifier(**asked, device=device, offline=offline)
-    clf = IncrementalClassifier.load(model, device=device, offline=offline)
-    for name in ("epochs",):  # may change between batches
-        if name in asked:
-            clf.set_params(**{name: asked.pop(name)})
+        return IncrementalClassifier(**asked, embedder=embedder, device=device, offline=offline)
+    clf = IncrementalClassifier.load(model, device=device, embedder=embedder, offline=offline)
+    if clf.embedder is not None:
+        clf.check_embedder()
+    if "epochs" in asked:  # may change between batches
+        clf.set_params(epochs=asked.pop("epochs"))
     if changed := [name for name, value in asked.items() if getattr(clf, name) != value]:
         raise BadConfig(
             f"{', '.join(changed)} cannot change: the model in {model} was started with "
             f"{', '.join(f'{name}={getattr(clf, name)!r}' for name in changed)}. Leave them out of the command."
         )
     return clf
-
-
-def _shape(clf: IncrementalClassifier) -> tuple[int, ...] | None:
-    shape = clf.model_.shape if hasattr(clf, "model_") else None
-    if shape is not None and len(shape) != 3:
-        raise BadInput(f"This model learned from vectors of {shape[0]} numbers, not from images.")
-    return shape

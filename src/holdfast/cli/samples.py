@@ -1,4 +1,4 @@
-"""Learn from and predict texts, vectors and embedded images: tables, arrays, folders, standard input."""
+"""Read and predict texts, vectors and images: tables, arrays, folders, standard input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -18,10 +18,9 @@ from rich.table import Column, Table
 from .. import files
 from ..data import folders, tables
 from ..data.tables import Rows
-from ..errors import BadConfig, BadInput, Stopped
+from ..errors import BadConfig, BadInput
 from ..quantities import some
-from ..signals import Stopping
-from .model_progress import bar_of, look, read, say, tell_left_out
+from .model_progress import bar_of, embedding, look, read, say, tell_left_out
 from .options import complaints, console
 
 if TYPE_CHECKING:
@@ -32,22 +31,28 @@ TEXT_SIZE = "90 MB"
 PHOTO = "timm:mobilenetv3_small_100"  # the default for photographs if timm is installed
 PHOTO_SIZE = "10 MB"
 BEST = 3  # labels with their probabilities in an answer
+EmbedderPlace = Annotated[
+    str | None, typer.Option("--embedder", help="the model's embedder, if its files are somewhere else by now")
+]
 SMALL = 64  # pixels per side up to which images are no photographs
 
 
-def are_rows(sources: list[Path], text: str | None, embedder: str | None) -> bool:
-    """Return True if the sources are texts, vectors or images for an embedder, not images for a network of ours."""
-    return text is not None or embedder is not None or any(tables.is_table(source) for source in sources)
+def read_rows(
+    sources: list[Path], text: str | None, label: str | None, embedder: Any, model: Path | None = None
+) -> Rows:
+    """Read the samples: tables and arrays, folders of .txt, or images.
 
-
-def read_rows(sources: list[Path], text: str | None, label: str | None, embedder: str | None) -> Rows:
-    """Read the samples: tables and arrays, folders of .txt, or folders of images for an embedder."""
+    With `model`, the folder of the model that learns, images must be in folders of classes, and `model` is none."""
     if text is not None and Path(text).is_file() and not sources:  # `--text questions.csv`: the file itself
         sources, text = [Path(text)], _only_column(Path(text), label)
     if sources and all(tables.is_table(source) for source in sources):
-        if text is None and any(source.suffix.lower() in tables.TABLES for source in sources) and _has_text(embedder):
-            text = _only_column(sources[0], label)
+        if text is None and _has_text(embedder):
+            text = next((_only_column(each, label) for each in sources if each.suffix.lower() in tables.TABLES), None)
+            if label is None and text is None and [str(each) for each in sources] == ["-"]:
+                return tables.lines()
         return tables.read(sources, text, label)
+    if model is not None:
+        return _images(folders.classes(sources, besides=model))
     for source in sources:
         if not source.exists() and str(source) != "-":
             raise BadInput(f"There is no file or folder {source}.")
@@ -55,48 +60,27 @@ def read_rows(sources: list[Path], text: str | None, label: str | None, embedder
         raise BadInput("Give samples: images or folders of them, tables, arrays, or - for standard input.")
     found = folders.classes(sources) if any(child.is_dir() for source in sources for child in _children(source)) else {}
     if found:
-        pairs = [(path, name) for name, paths in found.items() for path in paths]
-        return Rows([path for path, _ in pairs], [name for _, name in pairs], [str(path) for path, _ in pairs])
+        return _images(found)
     images = folders.files(sources)
     return Rows(list(images), [None] * len(images), [str(path) for path in images])
+
+
+def _images(found: dict[str, list[Path]]) -> Rows:
+    pairs = [(path, name) for name, paths in found.items() for path in paths]
+    return Rows([path for path, _ in pairs], [name for _, name in pairs], [str(path) for path, _ in pairs])
 
 
 def _children(source: Path) -> list[Path]:
     return list(source.iterdir()) if source.is_dir() else []
 
 
-def _has_text(embedder: str | None) -> bool:
-    return embedder is not None and embedder.startswith("sentence-transformers:")
+def _has_text(embedder: Any) -> bool:
+    return isinstance(embedder, str) and embedder.startswith("sentence-transformers:")
 
 
 def _only_column(source: Path, label: str | None) -> str | None:
     """Return the name of the column of texts: the only one besides the labels, or else the first."""
-    if source.suffix.lower() not in (".csv", ".tsv"):
-        return None
-    with open(source, encoding="utf-8-sig", newline="") as file:
-        names = next(csv.reader(file, delimiter="\t" if source.suffix.lower() == ".tsv" else ","), [])
-    return next((name for name in names if name != label), None)
-
-
-@contextmanager
-def embedding(clf: IncrementalClassifier, count: int, stop: Any = None) -> Iterator[None]:
-    """Show a bar of the samples that are embedded."""
-    if clf.embedder is None:
-        yield
-        return
-    with bar_of("samples") as bar:
-        line = bar.add_task("embedding", total=count)
-
-        def watch(more: int) -> None:
-            bar.advance(line, more)
-            if stop is not None and stop():
-                raise Stopped
-
-        clf.watch = watch
-        try:
-            yield
-        finally:
-            clf.watch = None
+    return next((name for name in tables.columns(source) if name != label), None)
 
 
 def text_embedder(clf_embedder: str | None, offline: bool) -> str:
@@ -113,7 +97,7 @@ def photo_embedder(paths: list[Path], offline: bool) -> str | None:
     """Return the embedder for a new model of photographs if timm is installed, and say what is used and why.
 
     Images of up to SMALL pixels per side are no photographs: a pretrained network expects larger ones."""
-    if folders.longest_side(paths) <= SMALL:
+    if not folders.any_longer(paths, SMALL):
         say(f"No side is longer than {SMALL} pixels, so the images are learned on patch features, without a pretrained "
             f"network.", complaints)
         return None
@@ -126,33 +110,16 @@ def photo_embedder(paths: list[Path], offline: bool) -> str | None:
     return PHOTO
 
 
-def learn_rows(clf: IncrementalClassifier, rows: Rows, again: bool, model: Path, stopping: Stopping) -> int:
-    """Teach the rows' classes that are new, or all of them with `again`; return how many samples were learned."""
-    if unlabelled := [place for place, label in zip(rows.places, rows.labels) if label is None]:
-        raise BadInput(f"There is no label for {some(unlabelled)}: name their column with --label, or "
-                       f"store an array `labels`.")
-    check_kind(clf, rows)
-    if rows.kind == "images":
-        rows = readable(rows)
-    known = set() if again else {*map(str, getattr(clf, "classes_", []))}
-    if left := sorted({str(label) for label in rows.labels} & known):
-        say(f"Skipped, because the model knows them already (--again learns more of them): {some(left, 10)}")
-    chosen = [row for row, label in enumerate(rows.labels) if label not in known]
-    if not chosen:
-        raise typer.Exit
-    samples: Any = [rows.samples[row] for row in chosen]
-    try:
-        with embedding(clf, len(samples), stopping.asked):
-            samples = _stacked(samples) if clf.embedder is None else samples
-            with _as_bad_input():
-                clf.partial_fit(samples, [str(rows.labels[row]) for row in chosen])
-    except Stopped:
-        say(f"Stopped; the model in {model} is as it was.", complaints)
-        raise typer.Exit(stopping.exit_code) from None
-    return len(chosen)
+def usual_embedder(rows: Rows, asked: dict[str, Any], offline: bool) -> str | None:
+    """Return the embedder of a new model if none is named: for texts and photographs, unless a network is trained."""
+    if rows.kind == "texts":
+        return text_embedder(None, offline)
+    if rows.kind == "images" and not {"backbone", "head", "image_size", "epochs"} & asked.keys():
+        return photo_embedder(list(rows.samples), offline)
+    return None
 
 
-def _stacked(vectors: list[Any]) -> np.ndarray:
+def stacked(vectors: list[Any]) -> np.ndarray:
     """Return vectors as one array, or raise BadInput if their lengths differ."""
     if len(lengths := {len(vector) for vector in vectors}) > 1:
         raise BadInput(f"The vectors have {some(sorted(lengths))} numbers; give all of them the same length.")
@@ -160,7 +127,7 @@ def _stacked(vectors: list[Any]) -> np.ndarray:
 
 
 @contextmanager
-def _as_bad_input() -> Iterator[None]:
+def as_bad_input() -> Iterator[None]:
     """Raise scikit-learn's complaints about samples, such as a wrong number of features, as our own."""
     try:
         yield
@@ -178,25 +145,24 @@ def looked(clf: IncrementalClassifier, rows: Rows) -> tuple[Rows, Any]:
     if rows.kind == "images" and clf.embedder is None:
         found = read([Path(path) for path in rows.samples], clf.model_.shape)
         _check_some(found.paths)
-        return rows.only(_positions(rows.samples, found.paths)), look(clf, found)
+        return rows.only(positions(rows.samples, found.paths)), look(clf, found)
     if rows.kind == "images":
         rows = readable(rows)
-    with embedding(clf, len(rows.samples)):
-        samples: Any = _stacked(rows.samples) if rows.kind == "vectors" and clf.embedder is None else rows.samples
-        with _as_bad_input():
+        _check_some(rows.samples)
+    with bar_of(clf.embedder is not None) as bar, embedding(clf, bar, len(rows.samples)):
+        samples: Any = stacked(rows.samples) if rows.kind == "vectors" and clf.embedder is None else rows.samples
+        with as_bad_input():
             return rows, clf.embed_tensor(samples)
 
 
-def readable(rows: Rows) -> Rows:
+def readable(rows: Rows, stop: Any = lambda: False) -> Rows:
     """Return the rows whose images can be decoded, and list the others."""
-    with bar_of("images") as bar:
-        line = bar.add_task("checking", total=len(rows.samples))
-        bad = folders.unreadable([Path(path) for path in rows.samples], lambda: bar.advance(line))
+    with bar_of() as bar:
+        line = bar.add_task("checking", total=len(rows.samples), unit="images")
+        bad = folders.unreadable([Path(path) for path in rows.samples], lambda: bar.advance(line), stop)
     tell_left_out([why for _, why in bad])
     broken = {path for path, _ in bad}
-    good = [row for row, path in enumerate(rows.samples) if Path(path) not in broken]
-    _check_some(good)
-    return rows.only(good)
+    return rows.only([row for row, path in enumerate(rows.samples) if Path(path) not in broken])
 
 
 def check_kind(clf: IncrementalClassifier, rows: Rows) -> None:
@@ -220,7 +186,7 @@ def _check_some(found: Sequence[Any]) -> None:
         raise BadInput("None of these could be read as an image.")
 
 
-def _positions(every: Sequence[Any], some_of_them: Sequence[Path]) -> list[int]:
+def positions(every: Sequence[Any], some_of_them: Sequence[Path]) -> list[int]:
     """Return where each of `some_of_them`, in order, stands in `every`."""
     rest, found = iter(enumerate(every)), []
     for wanted in some_of_them:

@@ -19,6 +19,7 @@ from . import inputs
 
 Step = Callable[[], None]
 Stop = Callable[[], bool]
+Size = int | tuple[int, int] | None  # pixels per side, or (height, width)
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,12 @@ def files(given: Iterable[Path]) -> list[Path]:
     return [path for each in given for path in (below(each) if each.is_dir() else [each])]
 
 
-def unreadable(paths: Sequence[Path], step: Step = lambda: None) -> list[tuple[Path, str]]:
-    """Return the images that cannot be decoded, each with the reason."""
+def unreadable(
+    paths: Sequence[Path], step: Step = lambda: None, stop: Stop = lambda: False
+) -> list[tuple[Path, str]]:
+    """Return the images that cannot be decoded, each with the reason. Raise Stopped if `stop` returns True."""
     bad = []
-    for path in paths:
+    for path in _until(stop, paths):
         try:
             inputs.as_picture(path, str(path))
         except BadInput as error:
@@ -84,13 +87,13 @@ def unreadable(paths: Sequence[Path], step: Step = lambda: None) -> list[tuple[P
     return bad
 
 
-def longest_side(paths: Sequence[Path], most: int = 100) -> int:
-    """Return the longest side in pixels among the first images that can be read."""
-    return max((side for size in _sizes(paths[:most], lambda: False) for side in size), default=0)
+def any_longer(paths: Sequence[Path], side: int, most: int = 100) -> bool:
+    """Return True if one of the first images has a side of more than `side` pixels; open no more than needed."""
+    return any(max(size) > side for size in _sizes(paths[:most], lambda: False))
 
 
 def read(
-    paths: Sequence[Path], shape: tuple[int, ...] | None, size: int | None = None, step: Step = lambda: None,
+    paths: Sequence[Path], shape: tuple[int, ...] | None, size: Size = None, step: Step = lambda: None,
     stop: Stop = lambda: False,
 ) -> Images:
     """Read images into one tensor of the model's shape; without a model, choose the shape from these images.

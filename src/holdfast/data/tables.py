@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,33 @@ def read(sources: Sequence[Path], text: str | None, label: str | None) -> Rows:
     for source in sources:
         rows.extend(_one(source, text, label))
     if not rows.samples:
-        raise BadInput(f"There are no rows in {some(sources)}.")
+        raise BadInput(f"There are no rows in {some([_shown(str(each)) for each in sources])}: a table has the names "
+                       f"of its columns in its first line, then one row per line.")
     return rows
+
+
+def columns(source: Path) -> list[str]:
+    """Return the names of a table's columns; none for standard input, which can be read only once."""
+    if source.suffix.lower() not in TABLES or not source.is_file():
+        return []
+    with _as_bad_input(source):
+        return [str(name) for name in next(_records(source, source.suffix.lower()), {})]
+
+
+def lines() -> Rows:
+    """Read one text per line of standard input; empty lines are left out."""
+    texts = [line.strip() for line in sys.stdin if line.strip()]
+    if not texts:
+        raise BadInput("There is no text on standard input: write one text per line.")
+    return Rows(list(texts), [None] * len(texts), [f"-:{number}" for number in range(1, len(texts) + 1)])
+
+
+@contextmanager
+def _as_bad_input(source: Path) -> Iterator[None]:
+    try:
+        yield
+    except (UnicodeDecodeError, csv.Error, ValueError) as error:
+        raise BadInput(f"{source} cannot be read as {source.suffix.lower()[1:] or 'CSV'}: {error}") from error
 
 
 def _one(source: Path, text: str | None, label: str | None) -> Rows:
@@ -76,10 +102,8 @@ def _one(source: Path, text: str | None, label: str | None) -> Rows:
     suffix = source.suffix.lower()
     if suffix in ARRAYS:
         return _arrays(source, label)
-    try:
+    with _as_bad_input(source):
         table = list(_records(source, suffix))
-    except (UnicodeDecodeError, csv.Error, ValueError) as error:
-        raise BadInput(f"{source} cannot be read as {suffix[1:] or 'CSV'}: {error}") from error
     return _from_records(str(source), table, text, label)
 
 

@@ -10,13 +10,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ..errors import BadConfig, nearest
 from .base import Embedder
 from .cache import Cache, Cached
 
-__all__ = ["KINDS", "Cache", "Cached", "Embedder", "open_embedder"]
+__all__ = ["KINDS", "Cache", "Cached", "Embedder", "absolute", "open_embedder"]
 KINDS = ("sentence-transformers", "timm", "onnx")
 
 
@@ -44,3 +45,17 @@ def open_embedder(named: Any, *, offline: bool = False, device: str = "auto") ->
     from .graphs import Graph
 
     return Graph(rest)
+
+
+def absolute(named: Any) -> str | None:
+    """Return the name of an embedder with its file or folder as an absolute path; None for one without a name.
+
+    So a saved model finds its embedder from every working directory."""
+    if not isinstance(named, str):
+        return None
+    kind, _, rest = named.partition(":")
+    before, mark, after = rest.partition("@") if kind == "timm" else rest.partition("?")
+    local = Path(after if kind == "timm" else before).expanduser()
+    if (kind == "timm" and not after) or not local.exists():
+        return named
+    return f"{kind}:{before}@{local.absolute()}" if kind == "timm" else f"{kind}:{local.absolute()}{mark}{after}"

@@ -82,7 +82,10 @@ class Cache:
 
 
 class Cached:
-    """An embedder that asks the cache first. The vectors are the same bits with and without it."""
+    """An embedder that asks the cache first. A vector comes back with the bits that were stored.
+
+    The missing samples are embedded in batches of their own. So where an embedder's rounding depends on the batch, as a
+    padded transformer's does, a partly filled cache gives vectors that differ from uncached ones in the last bits."""
 
     def __init__(self, embedder: Embedder, cache: Cache | None = None) -> None:
         self.embedder, self.cache = embedder, cache or Cache()

@@ -28,6 +28,11 @@ class Sentences(Embedder):
 
         logging.disable_progress_bar()  # ours counts samples
         local = Path(name).expanduser()
+        if not local.is_dir() and (local.is_absolute() or name.startswith(".")):
+            raise BadConfig(
+                f"There is no folder {local} with a text embedder; name the folder where it is now, with --embedder "
+                f"sentence-transformers:FOLDER or load(folder, embedder=...)."
+            )
         self.name = local.name if local.is_dir() else name
         try:
             self.model = SentenceTransformer(

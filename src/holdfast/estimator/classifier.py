@@ -19,6 +19,7 @@ from ..learning.training import Watcher
 from . import labels, settings, solved
 from .embedding import Embedding
 from .model import Model, assemble
+from .progress import Progress
 from .sharing import Shared
 from .shown import Shown
 from .solved import SolvedModel
@@ -144,18 +145,21 @@ class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
         return self._teach(X, y, None, watcher)
 
     def partial_fit(
-        self, X: Any, y: Any = None, classes: Any = None, *, watcher: Watcher | None = None
+        self, X: Any, y: Any = None, classes: Any = None, *, watcher: Watcher | None = None,
+        progress: Progress | None = None,
     ) -> IncrementalClassifier:
         """Learn new classes, more samples of known classes, or both. An error leaves the model unchanged.
 
         `lr`, `epochs` and `batch` may be changed with `set_params` between calls. Any other changed parameter is
         refused, because the model is already built with it; `fit` starts a new model. `classes` is accepted for
-        scikit-learn's callers and ignored.
+        scikit-learn's callers and ignored. `progress` (`holdfast.estimator.progress.Progress`) names a file that keeps
+        the training state of an interrupted batch of "replay"; the same call goes on from it to the same bits.
         """
-        return self._teach(X, y, getattr(self, "model_", None), watcher)
+        return self._teach(X, y, getattr(self, "model_", None), watcher, progress)
 
     def _teach(
-        self, X: Any, y: Any, before: Model | SolvedModel | None, watcher: Watcher | None
+        self, X: Any, y: Any, before: Model | SolvedModel | None, watcher: Watcher | None,
+        progress: Progress | None = None,
     ) -> IncrementalClassifier:
         attributes = dict(vars(self))
         try:
@@ -167,7 +171,7 @@ class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
             data = self._read(X, before, watcher)
             names = labels.read(y, len(data))
             after = after or self._begin(data)
-            after.teach(data, names, watcher)
+            after.teach(data, names, watcher, progress)
             self.stability_ = after.stability(before)  # type: ignore[arg-type]
             after.history[-1]["stability"] = self.stability_.to_json()
             self.model_, self.classes_ = after, after.labels.classes()

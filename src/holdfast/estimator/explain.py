@@ -11,10 +11,15 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .labels import Label
+
+if TYPE_CHECKING:
+    from .model import Model
+    from .solved import SolvedModel
 
 FEW = 5  # samples below which a class is named
 CERTAIN = 0.001  # probability below which a class is out of the question
@@ -42,9 +47,25 @@ class Doubt:
     rival_probability: float
 
 
-def confusions(classes: Sequence[Label], truth: np.ndarray, guess: np.ndarray) -> list[Confusion]:
-    """Return the pairs of classes that are confused, most often first; `truth` and `guess` index `classes`."""
-    wrong = Counter(tuple(sorted(pair)) for pair in zip(truth.tolist(), guess.tolist()) if pair[0] != pair[1])
+def held_guesses(model: Model | SolvedModel) -> tuple[np.ndarray, np.ndarray]:
+    """Return truth and guess of the held samples, as indices of the classes in order; none with fewer than two."""
+    if len(model.labels.slots) < 2:
+        return np.zeros(0, dtype=int), np.zeros(0, dtype=int)
+    slots, chances = model.held_answers()
+    column = {slot: at for at, slot in enumerate(model.labels.slots_of_classes())}
+    return np.array([column[slot] for slot in slots.tolist()], dtype=int), chances.argmax(1).numpy()
+
+
+def confusions(
+    classes: Sequence[Label], truth: np.ndarray, guess: np.ndarray, *, ordered: bool = False
+) -> list[Confusion]:
+    """Return the pairs of classes that are confused, most often first; `truth` and `guess` index `classes`.
+
+    `ordered` counts each direction by itself: samples of the first class that are taken for the second."""
+    wrong = Counter(
+        pair if ordered else (min(pair), max(pair)) for pair in zip(truth.tolist(), guess.tolist())
+        if pair[0] != pair[1]
+    )
     counts = Counter(truth.tolist())
     return [
         Confusion(classes[a], classes[b], times, counts[a] + counts[b])

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from ..errors import BadConfig
-from . import versions
+from . import explain, versions
 from .model import Model
 from .solved import SolvedModel
 from .versions import Version
@@ -68,7 +68,8 @@ def judge(gate: Gate, before: Model | SolvedModel | None, after: Model | SolvedM
     """Measure both models on held-back samples and decide."""
     if not gate.asked:
         return Verdict(True, "No gate was asked for.")
-    accuracy, count = held_accuracy(after)
+    held = explain.held_guesses(after)
+    accuracy, count = _share(*held)
     if accuracy is None or count < FEWEST:
         told = f"It cannot be judged: there are {count} held-back samples, and {FEWEST} are needed."
         return Verdict(before is None and gate.better_than is None, f"{told} {REMEDY}", accuracy)
@@ -80,8 +81,11 @@ def judge(gate: Gate, before: Model | SolvedModel | None, after: Model | SolvedM
     if gate.no_worse_by is None or before is None or not before.labels.slots:
         return Verdict(True, f"It is {accuracy:.1%} right on {count} held-back samples.", accuracy)
     then, seen = held_accuracy(before)
-    known = [slot for label, slot in after.labels.slots.items() if before.labels.slots.get(label) == slot]
-    now, again = held_accuracy(after, known)
+    slots = after.labels.slots
+    known = [at for at, label in enumerate(after.labels.classes().tolist())
+             if before.labels.slots.get(label) == slots[label]]
+    mine = np.isin(held[0], known)
+    now, again = _share(held[0][mine], held[1][mine])
     if then is None or now is None or min(seen, again) < FEWEST:
         told = f"It cannot be judged: {min(seen, again)} held-back samples of the old classes, and {FEWEST} are needed."
         return Verdict(False, f"{told} {REMEDY}", accuracy, then, now)
@@ -91,13 +95,11 @@ def judge(gate: Gate, before: Model | SolvedModel | None, after: Model | SolvedM
     return Verdict(True, f"{told}.", accuracy, then, now)
 
 
-def held_accuracy(model: Model | SolvedModel, slots: list[int] | None = None) -> tuple[float | None, int]:
-    """Return the share of held-back samples (of these slots) that are right, and how many there are."""
-    if len(model.labels.slots) < 2:
-        return None, 0
-    truth, chances = model.held_answers()
-    guess = torch.tensor(model.labels.slots_of_classes())[chances.argmax(1)]
-    if slots is not None:
-        mine = torch.isin(truth, torch.tensor(slots, dtype=truth.dtype))
-        truth, guess = truth[mine], guess[mine]
-    return (float((truth == guess).double().mean()) if len(truth) else None), len(truth)
+def held_accuracy(model: Model | SolvedModel) -> tuple[float | None, int]:
+    """Return the share of held-back samples that are right, and how many there are."""
+    return _share(*explain.held_guesses(model))
+
+
+def _share(truth: np.ndarray, guess: np.ndarray) -> tuple[float | None, int]:
+    """Return the share of guesses that are right, and how many there are."""
+    return (float(np.mean(truth == guess)) if len(truth) else None), len(truth)

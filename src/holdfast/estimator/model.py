@@ -26,6 +26,7 @@ from ..methods.replay import Replay
 from ..quantities import byte_size
 from . import stability
 from .labels import Labels, without
+from .progress import Progress
 from .settings import MOST_BYTES, PER_CLASS, USUAL_MEMORY, Settings, rows_held
 from .stability import Stability
 
@@ -66,7 +67,9 @@ class Model:
     def copy(self) -> Model:
         return copy.deepcopy(self)
 
-    def teach(self, data: Tensor, labels: list[Any], watcher: Watcher | None = None) -> None:
+    def teach(
+        self, data: Tensor, labels: list[Any], watcher: Watcher | None = None, progress: Progress | None = None
+    ) -> None:
         """Learn a batch of any classes as one task: hold back a part, train on the rest, update the memory."""
         began = time.perf_counter()
         slots = torch.tensor(self.labels.take(labels))
@@ -80,6 +83,8 @@ class Model:
         known = Samples(self.held.images, torch.arange(len(self.held)), self.held.slots[: len(self.held)])
         task = Task(self.taught, brings, every.only(train), known.to(self.device))
         trainer = self.trainer((task,), len(train), watcher)
+        if progress is not None:
+            progress.attach(trainer, self.settings, data, labels)
         try:
             trainer.run()
         except LossNotFinite as error:

@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from .. import __version__, backbones, files, hardware
+from ..embedders import absolute
 from ..errors import BadConfig, BadFile, NewerFile
 from . import settings, solved
 from .labels import Labels
@@ -43,7 +44,7 @@ def save(estimator: IncrementalClassifier, folder: Path, name: str = NAME) -> Pa
         "kind": KIND, "model_format": FORMAT, "holdfast": __version__,
         "parameters": {**model.given, "backbone": None if own else estimator.backbone,
                        "random_state": model.settings.seed,
-                       "embedder": estimator.embedder if isinstance(estimator.embedder, str) else None},
+                       "embedder": absolute(estimator.embedder)},
         "embedder": model.embedder,
         "own_backbone": type(estimator.backbone).__name__ if own else None,
         "shape": list(model.shape), "labels": model.labels.to_json(),

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from .. import backbones, randomness
 from ..backbones.patches import PatchFeatures
 from ..errors import BadConfig, BadInput
-from ..learning.learner import FARTHEST
+from ..learning.learner import Normalised
 from ..learning.training import Watcher
 from ..quantities import byte_size
 from ..solving import Solver, SolverOptions
 from .labels import Labels, without
+from .progress import Progress
 from .settings import Settings
 from .stability import ClassStability, Stability, nearest_is_right
 
@@ -26,26 +27,17 @@ MOST_IMAGES = 2000  # images from which patch features are taken
 PER_CLASS = 10  # minimum of held samples per class to measure the recall of a search
 
 
-class Frozen(nn.Module):
+class Frozen(Normalised):
     """Maps inputs to frozen features: vectors unchanged, images through a backbone in evaluation mode."""
 
     def __init__(self, backbone: nn.Module | None, shape: tuple[int, ...], mean: list[float], std: list[float]) -> None:
-        super().__init__()
-        self.backbone, self.shape = backbone, shape
-        unit, view = (255, (-1, 1, 1)) if len(shape) == 3 else (1, (-1,))
-        self.register_buffer("shift", unit * torch.tensor(mean).view(view), persistent=False)
-        self.register_buffer("scale", 1 / (unit * torch.tensor(std).view(view)), persistent=False)
-        self.shift: Tensor
-        self.scale: Tensor
+        super().__init__(shape, mean, std)
+        self.backbone = backbone
 
     def forward(self, data: Tensor) -> Tensor:
         if self.backbone is None:
             return data.float()
         return self.backbone(self.normalise(data))
-
-    def normalise(self, data: Tensor) -> Tensor:
-        x = (data.float() - self.shift) * self.scale
-        return x.clamp(-FARTHEST, FARTHEST) if len(self.shape) == 1 else x
 
 
 @dataclass
@@ -78,8 +70,10 @@ class SolvedModel:
         """Copy what learning changes; the frozen backbone is shared."""
         return copy.deepcopy(self, {id(self.frozen): self.frozen})
 
-    def teach(self, data: Tensor, labels: list[Any], watcher: Watcher | None = None) -> None:
-        """Add a batch of any classes to the sums."""
+    def teach(
+        self, data: Tensor, labels: list[Any], watcher: Watcher | None = None, progress: Progress | None = None
+    ) -> None:
+        """Add a batch of any classes to the sums. It is one step, so there is no progress to keep."""
         began = time.perf_counter()
         slots = torch.tensor(self.labels.take(labels))
         self.solver.learn(self.embed(data).cpu(), slots)

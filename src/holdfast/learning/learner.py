@@ -16,14 +16,12 @@ FARTHEST = 10.0  # standard deviations at which a vector's values are clipped
 PRECISIONS = ("float32", "bf16")  # of the backbone's passes
 
 
-class Learner(nn.Module):
-    """The paper's model f = head o backbone, with the normalisation of its inputs."""
+class Normalised(nn.Module):
+    """A module with the normalisation of its inputs: uint8 images or float32 vectors."""
 
-    def __init__(
-        self, backbone: nn.Module, head: Head, shape: Sequence[int], mean: Sequence[float], std: Sequence[float]
-    ) -> None:
+    def __init__(self, shape: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        self.backbone, self.head, self.shape = backbone, head, tuple(shape)
+        self.shape = tuple(shape)
         # In units of bytes, so that normalising is one subtraction and one product: (x - 255 mean) / (255 std).
         unit, view = (255, (-1, 1, 1)) if len(self.shape) == 3 else (1, (-1,))
         self.register_buffer("shift", unit * torch.tensor(mean).view(view), persistent=False)
@@ -31,6 +29,23 @@ class Learner(nn.Module):
         self.shift: Tensor
         self.scale: Tensor
         self.memory_format = torch.contiguous_format
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Normalise uint8 images (batch, channels, height, width) or float32 vectors (batch, n) to float32."""
+        if images.is_floating_point():  # vectors; not in place, because the caller owns them
+            return ((images - self.shift) * self.scale).clamp(-FARTHEST, FARTHEST)
+        x = images.to(self.shift.dtype, memory_format=self.memory_format)
+        return x.sub_(self.shift).mul_(self.scale)
+
+
+class Learner(Normalised):
+    """The paper's model f = head o backbone, with the normalisation of its inputs."""
+
+    def __init__(
+        self, backbone: nn.Module, head: Head, shape: Sequence[int], mean: Sequence[float], std: Sequence[float]
+    ) -> None:
+        super().__init__(shape, mean, std)
+        self.backbone, self.head = backbone, head
         self.precision = "float32"
         self.compiled: Compiled | None = None  # the compiled backbone for training batches
         self.ranks: Ranks | None = None  # set if each batch is split over several processes
@@ -57,13 +72,6 @@ class Learner(nn.Module):
             raise BadConfig("--compile works with one process only; leave it out, or start the run without torchrun.")
         self.compiled = Compiled(batch, self.shift.device)
         return self
-
-    def normalise(self, images: Tensor) -> Tensor:
-        """Normalise uint8 images (batch, channels, height, width) or float32 vectors (batch, n) to float32."""
-        if images.is_floating_point():  # vectors; not in place, because the caller owns them
-            return ((images - self.shift) * self.scale).clamp(-FARTHEST, FARTHEST)
-        x = images.to(self.shift.dtype, memory_format=self.memory_format)
-        return x.sub_(self.shift).mul_(self.scale)
 
     def features(self, images: Tensor) -> Tensor:
         """Return the backbone's features (batch, features)."""

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from ..errors import Stopped
 from ..quantities import duration
 from .training import Watcher
 
@@ -54,7 +55,7 @@ def progress(console: Console | None = None, stop: Callable[[], bool] = lambda: 
     """Yield a watcher that shows a bar over embedded samples and epochs, with samples per second and the accuracy."""
     console = console or Console(stderr=True)
     display: Display = Notebook() if console.is_jupyter else Terminal(console)
-    bar = Bar(display)
+    bar = Bar(display, stop)
     try:
         yield Watcher(
             begin=bar.begin, step=bar.step, epoch=bar.epoch, task=bar.task, embedding=bar.embedding, stop=stop
@@ -66,8 +67,8 @@ def progress(console: Console | None = None, stop: Callable[[], bool] = lambda: 
 class Bar:
     """Turns what a watcher hears into lines. A bar begins with the first step: a finished run shows none."""
 
-    def __init__(self, display: Display) -> None:
-        self.display = display
+    def __init__(self, display: Display, stop: Callable[[], bool]) -> None:
+        self.display, self.stop = display, stop
         self.line: Line | None = None
         self.tasks = self.epochs = self.seen = 0
         self.began = self.shown = 0.0
@@ -92,7 +93,7 @@ class Bar:
             self._update(note=f"accuracy {sum(known) / len(known):.1f} %")
 
     def embedding(self, total: int) -> Callable[[int], None]:
-        """Begin a bar of samples; return the function that advances it."""
+        """Begin a bar of samples; return the function that advances it, and raises Stopped if asked to stop."""
         line = Line("embedding", total, "samples")
         self.display.begin(line)
 
@@ -100,6 +101,8 @@ class Bar:
             nonlocal line
             line = replace(line, done=line.done + count)
             self.display.show(line)
+            if self.stop():
+                raise Stopped
 
         return advance
 

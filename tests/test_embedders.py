@@ -16,11 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+from click.testing import Result
 from PIL import Image
 from torch import nn
+from typer.testing import CliRunner
 
-from holdfast import IncrementalClassifier
+from holdfast import IncrementalClassifier, backbones
+from holdfast.cli import samples
+from holdfast.cli.main import app
 from holdfast.embedders import Cache, Cached, Embedder, open_embedder
 from holdfast.embedders.cache import key_of
 from holdfast.errors import BadConfig, BadInput, UnknownName
@@ -231,10 +236,10 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
     """timm imports torchvision, which may not be had: its interface, with one small network."""
     fake, config = types.ModuleType("timm"), types.ModuleType("timm.data")
 
-    def create_model(name: str, pretrained: bool, num_classes: int) -> nn.Module:
+    def create_model(name: str, pretrained: bool, num_classes: int, in_chans: int = 3) -> nn.Module:
         if name != "small":
             raise RuntimeError(f"Unknown model ({name})")
-        torch.manual_seed(0)
+        torch.manual_seed(0 if pretrained else 1)
         return nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(3, 5))
 
     fake.create_model = create_model  # type: ignore[attr-defined]
@@ -275,3 +280,47 @@ def test_only_safetensors_are_loaded_into_a_network_of_timm(stand_in: types.Modu
 
 def test_a_fingerprint_is_plain_text() -> None:
     assert json.loads(json.dumps(Letters().fingerprint)) == "own:letters (000000000000)"
+
+
+def test_a_network_of_timm_is_trained_from_the_weights_that_are_named(
+    stand_in: types.ModuleType, tmp_path: Path
+) -> None:
+    published, untaught = (stand_in.create_model("small", pretrained, 0)[2].weight for pretrained in (True, False))
+    own = {"2.weight": torch.full((5, 3), 0.5), "2.bias": torch.zeros(5)}
+    safetensors.torch.save_file(own, tmp_path / "own.safetensors")
+    wanted = {"timm:small": untaught, "timm:small@published": published,
+              f"timm:small@{tmp_path / 'own.safetensors'}": own["2.weight"]}
+    for name, weight in wanted.items():
+        network = backbones.build(name, (3, 8, 8))
+        assert any(torch.equal(value, weight) for value in network.state_dict().values()), name
+    with pytest.raises(BadConfig, match="is no safetensors file"):
+        backbones.build(f"timm:small@{tmp_path / 'own.pt'}", (3, 8, 8))
+
+
+def test_learn_trains_through_a_network_of_timm_and_keeps_its_preprocessing(
+    stand_in: types.ModuleType, tmp_path: Path
+) -> None:
+    def learn(*classes: str) -> Result:
+        for at, name in enumerate(classes):
+            (tmp_path / classes[0] / name).mkdir(parents=True)
+            for row in range(12):
+                colour = (200 * at + row, 100, 20 * row)
+                Image.new("RGB", (20, 16), colour).save(tmp_path / classes[0] / name / f"{row}.png")
+        words = ["learn", tmp_path / classes[0], "--model", tmp_path / "m", "--embedder", "timm:small", "--method",
+                 "replay", "--epochs", "1", "--device", "cpu"]
+        return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+    first, second = learn("cat", "dog"), learn("owl", "fox")
+    assert first.exit_code == second.exit_code == 0, first.output + second.output
+    clf = IncrementalClassifier.load(tmp_path / "m", device="cpu")
+    assert (clf.backbone, clf.embedder, clf.method_) == ("timm:small", None, "replay")
+    assert sorted(clf.classes_) == ["cat", "dog", "fox", "owl"] and clf.model_.shape == (3, 8, 8)
+    shift, scale = clf.model_.learner.shift, clf.model_.learner.scale
+    pixels = torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)
+    assert shift.numel() == scale.numel() == 3
+    assert torch.allclose(clf.model_.learner.normalise(pixels), torch.tensor((1 - 0.5) / 0.25))
+
+
+def test_an_embedder_that_cannot_be_trained_stays_frozen_under_replay(capsys: pytest.CaptureFixture[str]) -> None:
+    assert samples.trained_through("onnx:net.onnx", offline=False) == {} == samples.trained_through(None, False)
+    assert "onnx stays frozen" in capsys.readouterr().err

@@ -48,6 +48,11 @@ def check(name: str) -> None:
         raise nearest("backbone", name, [*BACKBONES, "timm:NAME"])
 
 
+def unweighted(name: str) -> str:
+    """Return a backbone's name without the weights it started from: a saved model has its own."""
+    return name.partition("@")[0] if name.startswith("timm:") else name
+
+
 def options(name: str) -> type[Any]:
     """Return the options dataclass of a backbone."""
     from ..options import Options

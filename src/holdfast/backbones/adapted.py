@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import BadConfig
 from .networks import Shape, image_shape
+
+PUBLISHED = "published"  # timm:NAME@published starts from the weights that timm downloads
 
 
 class Adapted(nn.Module):
@@ -58,7 +61,9 @@ def _quiet(network: nn.Module) -> Iterator[None]:
 
 
 def from_timm(name: str, shape: Shape) -> nn.Module:
+    """Build a network of timm: `NAME` with random weights, `NAME@published`, or `NAME@FILE.safetensors`."""
     channels, _, _ = image_shape(f"timm:{name}", shape)
+    name, _, weights = name.partition("@")
     try:
         import timm
     except ImportError as error:
@@ -66,8 +71,15 @@ def from_timm(name: str, shape: Shape) -> nn.Module:
             f"The backbone 'timm:{name}' needs timm, which is not installed: pip install 'holdfast[timm]'"
         ) from error
     try:
-        return timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels)
+        network: nn.Module = timm.create_model(
+            name, pretrained=weights == PUBLISHED, num_classes=0, in_chans=channels
+        )
     except Exception as error:  # timm raises many kinds for unknown names and unsupported inputs
         raise BadConfig(
             f"timm makes no {name!r} for {channels} channels: {error}. `timm.list_models()` gives its names."
         ) from error
+    if weights and weights != PUBLISHED:
+        from ..embedders.photographs import load_weights
+
+        load_weights(network, Path(weights).expanduser(), name)
+    return network

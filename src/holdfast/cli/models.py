@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from .. import files, hardware
+from .. import backbones, files, hardware
 from ..errors import BadConfig
 from ..hardware import Machine
 from ..signals import Stopping
@@ -40,6 +40,8 @@ def learn(
     offline: Annotated[bool, typer.Option("--offline", help="never download an embedder")] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="do not keep the embedder's vectors on disk")] = False,
     again: Annotated[bool, typer.Option("--again", help="also learn more samples of known classes")] = False,
+    method: Annotated[str | None, typer.Option("--method", help="solved, or replay: train a network; with --embedder "
+                                               "timm:NAME that one, from its weights  (default: by the rest)")] = None,
     backbone: Annotated[str | None, typer.Option("--backbone", help="train this network on images by replay  "
                                                    "(default: none; they get patch features)")] = None,
     head: Annotated[str | None, typer.Option("--head", help="the classifier  (default: simplex)")] = None,
@@ -69,8 +71,12 @@ def learn(
 
     gate = Gate(better_than, no_worse_by)
     asked = {"backbone": backbone, "head": head, "slots": slots, "memory": memory, "image_size": size,
-             "held_back": held_back, "epochs": epochs, "random_state": seed}
+             "held_back": held_back, "epochs": epochs, "random_state": seed, "method": method}
     asked = {name: value for name, value in asked.items() if value is not None}
+    if method == "replay" and backbone is None and (trained := samples.trained_through(embedder, offline)):
+        if (model / NAME).exists():
+            trained = {"backbone": trained["backbone"]}  # the model has the rest
+        asked, embedder = {**trained, **asked}, None
     check_parameters(asked)
     hardware.use_threads(machine.threads)
     rows = samples.read_rows(sources, text, label, embedder, model)
@@ -176,6 +182,8 @@ def _open_or_new(
         clf.check_embedder()
     if "epochs" in asked:  # may change between batches
         clf.set_params(epochs=asked.pop("epochs"))
+    if "backbone" in asked:
+        asked["backbone"] = backbones.unweighted(asked["backbone"])
     if changed := [name for name, value in asked.items() if getattr(clf, name) != value]:
         raise BadConfig(
             f"{', '.join(changed)} cannot change: the model in {model} was started with "

@@ -110,6 +110,23 @@ def photo_embedder(paths: list[Path], offline: bool) -> str | None:
     return PHOTO
 
 
+def trained_through(embedder: str | None, offline: bool) -> dict[str, Any]:
+    """Return the parameters by which replay trains the embedder's network from its weights; {} if it stays frozen."""
+    if embedder is None:
+        return {}
+    kind, _, name = embedder.partition(":")
+    if kind != "timm":
+        say(f"{kind} stays frozen: replay trains a small network on its vectors.", complaints)
+        return {}
+    from ..backbones.adapted import PUBLISHED
+    from ..embedders import absolute, open_embedder
+
+    opened: Any = open_embedder(embedder, offline=offline, device="cpu")  # checks the name and the weights
+    mean, std = (part.flatten().tolist() for part in (opened.mean, opened.std))
+    weighted = absolute(embedder) if "@" in name else f"timm:{name}@{PUBLISHED}"
+    return {"backbone": weighted, "image_size": opened.size, "normalise": (mean, std)}
+
+
 def usual_embedder(rows: Rows, asked: dict[str, Any], offline: bool) -> str | None:
     """Return the embedder of a new model if none is named: for texts and photographs, unless a network is trained."""
     if rows.kind == "texts":

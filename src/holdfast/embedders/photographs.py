@@ -38,7 +38,7 @@ class Photographs(Embedder):
         except Exception as error:  # timm raises many kinds
             raise BadConfig(f"timm makes no {self.name!r}: {error}. `timm.list_models()` gives its names.") from error
         if weights:
-            self._load(Path(weights).expanduser())
+            load_weights(self.network, Path(weights).expanduser(), self.name)
         settings = timm.data.resolve_data_config({}, model=self.network)
         self.size = tuple(settings["input_size"])[1:]
         self.crop = float(settings.get("crop_pct", 0.875))
@@ -47,18 +47,6 @@ class Photographs(Embedder):
         self.network = self.network.to(self.device).eval()
         seen = {**self.network.state_dict(), "size": self.size, "crop": self.crop, "mean": self.mean, "std": self.std}
         self.digest = digest_of(seen)
-
-    def _load(self, path: Path) -> None:
-        from safetensors.torch import load_file
-
-        if path.suffix != ".safetensors" or not path.is_file():
-            raise BadConfig(
-                f"{path} is no safetensors file; convert a pickle of tensors once with "
-                f"safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'weights.safetensors')."
-            )
-        missing, _ = self.network.load_state_dict(load_file(path), strict=False)
-        if missing:
-            raise BadConfig(f"{path} lacks {len(missing)} tensors of {self.name}, such as {missing[0]}.")
 
     def embed(self, samples: Sequence[Any]) -> Any:
         pixels = np.stack([self._pixels(item, row) for row, item in enumerate(samples)])  # (n, 3, h, w) uint8
@@ -75,3 +63,17 @@ class Photographs(Embedder):
         picture = picture.resize((wide, high), Image.Resampling.BICUBIC)
         left, top = (picture.width - width) // 2, (picture.height - height) // 2
         return inputs.fit(picture.crop((left, top, left + width, top + height)), (3, height, width))
+
+
+def load_weights(network: torch.nn.Module, path: Path, name: str) -> None:
+    """Load a safetensors file into a network of timm; weights of its classifier are left out."""
+    from safetensors.torch import load_file
+
+    if path.suffix != ".safetensors" or not path.is_file():
+        raise BadConfig(
+            f"{path} is no safetensors file; convert a pickle of tensors once with "
+            f"safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'weights.safetensors')."
+        )
+    missing, _ = network.load_state_dict(load_file(path), strict=False)
+    if missing:
+        raise BadConfig(f"{path} lacks {len(missing)} tensors of {name}, such as {missing[0]}.")

@@ -32,7 +32,8 @@ class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
     ----------
     backbone : the network. "auto" is none for vectors and "patches" for images: frozen features from patches of the
         first batch (with method="replay": "mlp" and "resnet20"). A name from `holdfast.backbones.names()` or
-        "timm:NAME" is trained from random weights. For pretrained weights pass a `torch.nn.Module`; it is copied.
+        "timm:NAME" is trained from random weights, "timm:NAME@published" or "timm:NAME@FILE.safetensors" from those.
+        A `torch.nn.Module` is copied and trained from its own weights.
     head : the classifier. "simplex" is fixed and pre-allocated; "expanding" is the usual trainable one.
     slots : the largest number of classes over the model's life.
     memory : the number of samples kept in total. None keeps 2,000, or 20 per class if that is more, in at most 512 MB.

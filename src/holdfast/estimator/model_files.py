@@ -42,7 +42,7 @@ def save(estimator: IncrementalClassifier, folder: Path, name: str = NAME) -> Pa
     own = not isinstance(estimator.backbone, str)
     state = {
         "kind": KIND, "model_format": FORMAT, "holdfast": __version__,
-        "parameters": {**model.given, "backbone": None if own else estimator.backbone,
+        "parameters": {**model.given, "backbone": None if own else backbones.unweighted(estimator.backbone),
                        "random_state": model.settings.seed,
                        "embedder": absolute(estimator.embedder)},
         "embedder": model.embedder,

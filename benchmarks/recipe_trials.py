@@ -25,7 +25,7 @@ import math
 import sys
 import time
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -121,8 +121,7 @@ def use_average(trainer: Trainer, decay: float) -> None:
     trainer.method.step, trainer._evaluate = stepped, evaluated  # type: ignore[method-assign]
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """A trial's accuracy by task, and how its features moved."""
 
     tasks: list[float]

@@ -1,4 +1,4 @@
-"""What a run costs: the images that pass through its network, times the time per image measured on this machine.
+"""Estimate what a run costs: the images that pass through its network, times the time per image on this machine.
 
 The measurement is a few training steps on random images, seconds for each network. An imagined machine, with its
 published TFLOPS, takes the counted operations instead; that is an estimate and is marked as one.

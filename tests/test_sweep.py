@@ -24,7 +24,7 @@ from holdfast.sweeps.share import Share
 from holdfast.sweeps.survey import Run, survey
 from holdfast.sweeps.sweep import Sweep
 
-PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "reproduce.md"
 CONFIG = Config("split-digits", backbone="mlp", epochs=1, quick=True).resolved()
 Act = Callable[[Job], "str | None"]
 

@@ -92,11 +92,13 @@ def test_a_clock_that_jumps_changes_nothing(run_tiny: Run, tmp_path: Path, monke
 def test_a_clock_that_stands_still_does_not_stop_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
-    from holdfast.cli import progress
+    from holdfast.learning import progress
 
-    with progress.live(Console(file=open(os.devnull, "w"), force_terminal=False), 2, 2, lambda: False) as watcher:
+    with progress.progress(Console(file=open(os.devnull, "w"), force_terminal=False)) as watcher:
         monkeypatch.setattr(progress.time, "monotonic", lambda: 1.0)
+        watcher.begin(2, 2)
         watcher.step(8)
+        watcher.epoch({"task": 1, "epoch": 1})
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -39,14 +39,14 @@ def save(estimator: IncrementalClassifier, folder: Path, name: str = NAME) -> Pa
     tensors, position = model.state()
     normalised = model.frozen if isinstance(model, SolvedModel) else model.learner
     tensors |= {"normalise.shift": normalised.shift, "normalise.scale": normalised.scale}
-    own = not isinstance(estimator.backbone, str)
+    named = backbones.unweighted(estimator.backbone) if isinstance(estimator.backbone, str) else None
     state = {
         "kind": KIND, "model_format": FORMAT, "holdfast": __version__,
-        "parameters": {**model.given, "backbone": None if own else backbones.unweighted(estimator.backbone),
+        "parameters": {**model.given, "backbone": named,
                        "random_state": model.settings.seed,
                        "embedder": absolute(estimator.embedder)},
         "embedder": model.embedder,
-        "own_backbone": type(estimator.backbone).__name__ if own else None,
+        "own_backbone": type(estimator.backbone).__name__ if named is None else None,
         "shape": list(model.shape), "labels": model.labels.to_json(),
         "taught": model.taught, "history": model.history,
         "position": position, "stability": estimator.stability_.to_json(),

@@ -73,14 +73,13 @@ def learn(
     asked = {"backbone": backbone, "head": head, "slots": slots, "memory": memory, "image_size": size,
              "held_back": held_back, "epochs": epochs, "random_state": seed, "method": method}
     asked = {name: value for name, value in asked.items() if value is not None}
-    if method == "replay" and backbone is None and (trained := samples.trained_through(embedder, offline)):
-        if (model / NAME).exists():
-            trained = {"backbone": trained["backbone"]}  # the model has the rest
+    new = not (model / NAME).exists()
+    if method == "replay" and backbone is None and (trained := samples.trained_through(embedder, offline, new)):
         asked, embedder = {**trained, **asked}, None
     check_parameters(asked)
     hardware.use_threads(machine.threads)
     rows = samples.read_rows(sources, text, label, embedder, model)
-    if embedder is None and not (model / NAME).exists():
+    if embedder is None and new:
         embedder = samples.usual_embedder(rows, asked, offline)
     with versions.locked(model), Stopping() as stopping:
         clf = _open_or_new(model, asked, embedder, machine.device, offline)

@@ -110,7 +110,7 @@ def photo_embedder(paths: list[Path], offline: bool) -> str | None:
     return PHOTO
 
 
-def trained_through(embedder: str | None, offline: bool) -> dict[str, Any]:
+def trained_through(embedder: str | None, offline: bool, new: bool = True) -> dict[str, Any]:
     """Return the parameters by which replay trains the embedder's network from its weights; {} if it stays frozen."""
     if embedder is None:
         return {}
@@ -121,9 +121,11 @@ def trained_through(embedder: str | None, offline: bool) -> dict[str, Any]:
     from ..backbones.adapted import PUBLISHED
     from ..embedders import absolute, open_embedder
 
+    weighted = absolute(embedder) if "@" in name else f"timm:{name}@{PUBLISHED}"
+    if not new:  # the model has weights and preprocessing of its own
+        return {"backbone": weighted}
     opened: Any = open_embedder(embedder, offline=offline, device="cpu")  # checks the name and the weights
     mean, std = (part.flatten().tolist() for part in (opened.mean, opened.std))
-    weighted = absolute(embedder) if "@" in name else f"timm:{name}@{PUBLISHED}"
     return {"backbone": weighted, "image_size": opened.size, "normalise": (mean, std)}
 
 

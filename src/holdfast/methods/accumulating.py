@@ -1,4 +1,4 @@
-"""What methods on frozen features share: each sample enters their sums once, in the first epoch of its task."""
+"""Share the sums of methods on frozen features: each sample enters them once, in the first epoch of its task."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from holdfast import IncrementalClassifier, backbones
 from holdfast.cli import samples
 from holdfast.cli.main import app
+from holdfast.data import inputs
 from holdfast.embedders import Cache, Cached, Embedder, open_embedder
 from holdfast.embedders.cache import key_of
 from holdfast.errors import BadConfig, BadInput, UnknownName
@@ -107,6 +108,45 @@ def test_the_key_is_of_the_content_and_the_embedder(tmp_path: Path) -> None:
     assert key_of(picture, "one") == key_of(picture.copy(), "one")
 
 
+def test_large_tensors_and_palettes_that_differ_have_keys_that_differ() -> None:
+    tensor = torch.zeros(3, 40, 40)
+    other = tensor.clone()
+    other[1, 20, 20] = 1.0  # in the middle, which a printed tensor leaves out
+    assert key_of(tensor, "one") != key_of(other, "one") and key_of(tensor, "one") == key_of(tensor.clone(), "one")
+    assert key_of(np.zeros((3, 40, 40), np.float32), "one") != key_of(tensor, "one")
+    red, green = Image.new("P", (4, 4)), Image.new("P", (4, 4))
+    red.putpalette([255, 0, 0] * 256)
+    green.putpalette([0, 255, 0] * 256)
+    assert key_of(red, "one") != key_of(green, "one")
+
+
+class Colours(Embedder):
+    """Return the mean colour of images."""
+
+    kind, name, takes, digest = "onnx", "colours", "images", "0" * 64
+
+    def embed(self, samples: Sequence[Any]) -> Any:
+        return np.stack([np.asarray(inputs.as_picture(item, "")).mean((0, 1)) for item in samples])
+
+
+def test_a_path_of_an_image_stands_for_the_file_s_content(tmp_path: Path) -> None:
+    """In Python, a path is often a string."""
+    cached, path = Cached(Colours(), Cache(tmp_path / "vectors.sqlite")), str(tmp_path / "a.png")
+    for colour in ((255, 0, 0), (0, 0, 255)):
+        Image.new("RGB", (4, 4), colour).save(path)
+        assert cached([path]).tolist() == [list(colour)]
+
+
+def test_a_damaged_cache_costs_time_only_and_is_replaced_when_it_is_cleared(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "vectors.sqlite")
+    cache.path.write_bytes(b"no database" * 1000)
+    with pytest.warns(UserWarning, match=r"cannot be used: file is not a database.*cache --clear"):
+        assert np.array_equal(Cached(Letters(), cache)(["abc", "b"]), Letters()(["abc", "b"]))
+    cache.clear()
+    Cached(Letters(), cache)(["abc", "b"])
+    assert cache.size() == {Letters().fingerprint: (2, 2 * 27 * 4)}
+
+
 def test_beyond_its_limit_the_vectors_unused_for_longest_go(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "vectors.sqlite", limit=4000)
     for number in range(14):
@@ -168,7 +208,9 @@ def test_another_embedder_than_the_model_was_taught_with_is_refused_with_both_na
     other.digest = "1" * 64
     with pytest.raises(BadConfig, match=r"own:letters \(000000000000\), not with own:letters \(111111111111\)"):
         IncrementalClassifier.load(tmp_path, embedder=other).predict(["hello"])
-    again = IncrementalClassifier.load(tmp_path, embedder=Letters())
+    renamed = Letters()
+    renamed.name = "another folder"  # with the same content
+    again = IncrementalClassifier.load(tmp_path, embedder=renamed)
     assert (again.predict(TEXTS["food"]) == model.predict(TEXTS["food"])).all()
 
 
@@ -244,8 +286,25 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
 
     fake.create_model = create_model  # type: ignore[attr-defined]
     config.resolve_data_config = lambda given, model: {  # type: ignore[attr-defined]
-        "input_size": (3, 8, 8), "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25), "crop_pct": 0.5,
+        "input_size": (3, 8, 8), "interpolation": "bilinear", "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25),
+        "crop_pct": 0.5, "crop_mode": "center",
     }
+
+    def create_transform(  # as timm has it, for square images: shorter side to size / crop_pct, then the centre
+        input_size: Any, interpolation: str, mean: Any, std: Any, crop_pct: float, crop_mode: str, is_training: bool
+    ) -> Any:
+        assert (interpolation, crop_mode, is_training) == ("bilinear", "center", False)
+        size, large = input_size[1], int(input_size[1] / crop_pct)
+        left = (large - size) // 2
+
+        def transform(picture: Image.Image) -> torch.Tensor:
+            scaled = picture.resize((large, large), Image.Resampling.BILINEAR)
+            pixels = torch.from_numpy(np.array(scaled.crop((left, left, left + size, left + size)))).movedim(2, 0) / 255
+            return (pixels - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+
+        return transform
+
+    config.create_transform = create_transform  # type: ignore[attr-defined]
     fake.data = config  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "timm", fake)
     monkeypatch.setitem(sys.modules, "timm.data", config)
@@ -260,6 +319,11 @@ def test_photographs_are_preprocessed_as_the_weights_were_trained(stand_in: type
     network = stand_in.create_model("small", True, 0)
     wanted = network(torch.full((1, 3, 8, 8), (0 - 0.5) / 0.25)).detach().numpy()
     np.testing.assert_allclose(embedder([picture]), wanted, atol=1e-5)
+    grey = embedder([picture.convert("L")])
+    np.testing.assert_allclose(grey, wanted, atol=1e-5)
+    resolved = stand_in.data.resolve_data_config({}, None)
+    stand_in.data.resolve_data_config = lambda given, model: {**resolved, "crop_pct": 0.8}
+    assert open_embedder("timm:small", device="cpu").fingerprint != embedder.fingerprint
 
 
 def test_only_safetensors_are_loaded_into_a_network_of_timm(stand_in: types.ModuleType, tmp_path: Path) -> None:
@@ -324,3 +388,30 @@ def test_learn_trains_through_a_network_of_timm_and_keeps_its_preprocessing(
 def test_an_embedder_that_cannot_be_trained_stays_frozen_under_replay(capsys: pytest.CaptureFixture[str]) -> None:
     assert samples.trained_through("onnx:net.onnx", offline=False) == {} == samples.trained_through(None, False)
     assert "onnx stays frozen" in capsys.readouterr().err
+
+
+class Cramped(Embedder):
+    """An embedder on a device with room for three samples."""
+
+    kind, name, batch = "own", "cramped", 16
+
+    def __init__(self, error: Exception) -> None:
+        self.error, self.tried = error, []
+
+    def embed(self, samples: Any) -> np.ndarray:
+        self.tried.append(len(samples))
+        if len(samples) > 3:
+            raise self.error
+        return np.array([[float(sample)] for sample in samples])
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()], ids=["cuda", "cpu"])
+def test_a_batch_that_does_not_fit_is_halved(error: Exception) -> None:
+    embedder, seen = Cramped(error), []
+    assert embedder(range(10), seen.append)[:, 0].tolist() == list(range(10))
+    assert embedder.tried == [10, 5, 2, 2, 2, 2, 2] and seen == [2] * 5
+
+
+def test_another_error_of_an_embedder_is_not_taken_for_a_lack_of_memory() -> None:
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        Cramped(RuntimeError("shapes do not match"))(range(10))

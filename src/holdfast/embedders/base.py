@@ -21,7 +21,7 @@ class Embedder:
     takes = "samples"  # "text", "images" or "samples"
     name = ""
     digest = ""  # of the weights and the preprocessing
-    batch = 64
+    batch = 64  # samples at once; halved where the memory of the device does not suffice
 
     @property
     def fingerprint(self) -> str:
@@ -32,11 +32,19 @@ class Embedder:
         """Return one float32 vector per sample, (n, d)."""
         if not len(samples):
             raise BadInput("There is nothing to embed: give at least one sample.")
-        parts = []
-        for start in range(0, len(samples), self.batch):
+        parts, start = [], 0
+        while start < len(samples):
             part = samples[start : start + self.batch]
-            parts.append(self._checked(self.embed(part), len(part), start))
+            try:
+                vectors = self.embed(part)
+            except (MemoryError, RuntimeError) as error:
+                if len(part) == 1 or not _out_of_memory(error):
+                    raise
+                self.batch = len(part) // 2
+                continue
+            parts.append(self._checked(vectors, len(part), start))
             watch(len(part))
+            start += len(part)
         return np.concatenate(parts)
 
     def embed(self, samples: Sequence[Any]) -> Any:
@@ -55,6 +63,17 @@ class Embedder:
             row = start + int(np.flatnonzero(~np.isfinite(array).all(1))[0])
             raise BadInput(f"The embedder {self.kind}:{self.name} gave NaN or infinity for sample {row}: leave it out.")
         return array
+
+
+def _out_of_memory(error: Exception) -> bool:
+    import torch
+
+    return isinstance(error, MemoryError | torch.OutOfMemoryError)
+
+
+def same_content(one: str, other: str) -> bool:
+    """Return True if two fingerprints are of the same kind and content; a folder may have another name by now."""
+    return (one.partition(":")[0], one.rpartition(" ")[2]) == (other.partition(":")[0], other.rpartition(" ")[2])
 
 
 def digest_of(parts: dict[str, Any]) -> str:

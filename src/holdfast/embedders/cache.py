@@ -9,13 +9,16 @@ import contextlib
 import hashlib
 import sqlite3
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import platformdirs
+from PIL import Image
 
+from ..data import inputs
 from ..errors import CannotWrite
 from .base import Embedder, Watch
 
@@ -40,8 +43,11 @@ class Cache:
                     "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, embedder TEXT, used REAL, vector BLOB)"
                 )
                 yield base
-        except (OSError, sqlite3.OperationalError) as error:
-            raise CannotWrite(f"The cache of vectors {self.path} cannot be used: {error}. Use --no-cache.") from error
+        except (OSError, sqlite3.DatabaseError) as error:
+            raise CannotWrite(
+                f"The cache of vectors {self.path} cannot be used: {error}. `holdfast cache --clear` replaces a "
+                f"damaged file; `learn --no-cache` does without."
+            ) from error
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, np.ndarray]:
         """Return the vectors that are known of these keys."""
@@ -74,11 +80,17 @@ class Cache:
             return {name: (count, size) for name, count, size in rows}
 
     def clear(self) -> None:
-        """Delete every vector."""
-        with self._open() as base:
-            with base:
-                base.execute("DELETE FROM vectors")
-            base.execute("VACUUM")
+        """Delete every vector, and the file if it is damaged."""
+        try:
+            with self._open() as base:
+                with base:
+                    base.execute("DELETE FROM vectors")
+                base.execute("VACUUM")
+        except CannotWrite as error:
+            if isinstance(error.__cause__, OSError | sqlite3.OperationalError):  # not damaged, but locked or forbidden
+                raise
+            for end in ("", "-wal", "-shm"):
+                self.path.with_name(self.path.name + end).unlink(missing_ok=True)
 
 
 class Cached:
@@ -91,8 +103,11 @@ class Cached:
         self.embedder, self.cache = embedder, cache or Cache()
 
     def __call__(self, samples: Sequence[Any], watch: Watch = lambda count: None) -> np.ndarray:
-        keys = [key_of(sample, self.embedder.fingerprint) for sample in samples]
-        found = self.cache.get(list(dict.fromkeys(keys)))
+        images = self.embedder.takes == "images"
+        keys = [key_of(sample, self.embedder.fingerprint, images=images) for sample in samples]
+        found: dict[bytes, np.ndarray] = {}
+        with _or_without_it():
+            found = self.cache.get(list(dict.fromkeys(keys)))
         missing = {key: row for row, key in enumerate(keys) if key not in found}  # equal samples once
         watch(len(samples) - len(missing))
         rows = list(missing.values())
@@ -101,22 +116,34 @@ class Cached:
             part = rows[start : start + step]
             made = self.embedder([samples[row] for row in part], watch)
             fresh = {keys[row]: vector for row, vector in zip(part, made)}
-            self.cache.put(self.embedder.fingerprint, fresh)
+            with _or_without_it():
+                self.cache.put(self.embedder.fingerprint, fresh)
             found |= fresh
         return np.stack([found[key] for key in keys])
 
 
-def key_of(sample: Any, fingerprint: str) -> bytes:
-    """Return the SHA-256 of a sample's content and the embedder's fingerprint."""
+@contextlib.contextmanager
+def _or_without_it() -> Iterator[None]:
+    """Warn of a cache that cannot be used, and go on: the vectors are the same."""
+    try:
+        yield
+    except CannotWrite as error:
+        warnings.warn(str(error), stacklevel=4)
+
+
+def key_of(sample: Any, fingerprint: str, *, images: bool = False) -> bytes:
+    """Return the SHA-256 of a sample's content and the embedder's fingerprint; of `images`, a string is a path."""
     seen = hashlib.sha256(fingerprint.encode() + b"\0")
-    if isinstance(sample, str):
+    if isinstance(sample, str) and not images:
         seen.update(b"text\0" + sample.encode())
-    elif isinstance(sample, Path):
-        seen.update(b"file\0" + sample.read_bytes())
-    elif hasattr(sample, "tobytes") and hasattr(sample, "shape"):
-        seen.update(f"array\0{sample.dtype}{sample.shape}".encode() + np.ascontiguousarray(sample).tobytes())
-    elif hasattr(sample, "tobytes"):  # a PIL image
-        seen.update(f"image\0{sample.mode}{sample.size}".encode() + sample.tobytes())
+    elif isinstance(sample, str | Path):
+        seen.update(b"file\0" + Path(sample).read_bytes())
+    elif isinstance(sample, Image.Image):
+        picture = inputs.as_picture(sample, "in a list")  # as an embedder sees it: palette and rotation applied
+        seen.update(f"image\0{picture.size}".encode() + picture.tobytes())
+    elif hasattr(sample, "shape"):  # an array, or a tensor, whose axes are read in another order
+        array = np.asarray(inputs.plain(sample))
+        seen.update(f"{type(sample).__name__}\0{array.dtype}{array.shape}".encode() + array.tobytes())
     else:
         seen.update(b"value\0" + repr(sample).encode())
     return seen.digest()

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 
 from .. import hardware
 from ..data import inputs
@@ -41,28 +39,17 @@ class Photographs(Embedder):
             load_weights(self.network, Path(weights).expanduser(), self.name)
         settings = timm.data.resolve_data_config({}, model=self.network)
         self.size = tuple(settings["input_size"])[1:]
-        self.crop = float(settings.get("crop_pct", 0.875))
+        self.transform = timm.data.create_transform(**settings, is_training=False)  # resize, crop, normalise
         self.mean, self.std = (torch.tensor(settings[key]).view(1, 3, 1, 1) for key in ("mean", "std"))
         self.device = hardware.choose_device(device)
         self.network = self.network.to(self.device).eval()
-        seen = {**self.network.state_dict(), "size": self.size, "crop": self.crop, "mean": self.mean, "std": self.std}
-        self.digest = digest_of(seen)
+        self.digest = digest_of({**self.network.state_dict(), "preprocessing": sorted(settings.items())})
 
     def embed(self, samples: Sequence[Any]) -> Any:
-        pixels = np.stack([self._pixels(item, row) for row, item in enumerate(samples)])  # (n, 3, h, w) uint8
-        x = (torch.from_numpy(pixels).float() / 255 - self.mean) / self.std
+        pictures = [inputs.as_picture(item, row).convert("RGB") for row, item in enumerate(samples)]
+        x = torch.stack([self.transform(picture) for picture in pictures])  # (n, 3, h, w)
         with torch.no_grad():
             return self.network(x.to(self.device)).flatten(1)
-
-    def _pixels(self, item: Any, row: int) -> np.ndarray:
-        """Scale the shorter side to size / crop, then cut the centre, as the weights were evaluated."""
-        height, width = self.size
-        picture = inputs.as_picture(item, row)
-        scale = max(height / self.crop / picture.height, width / self.crop / picture.width)
-        wide, high = max(width, round(picture.width * scale)), max(height, round(picture.height * scale))
-        picture = picture.resize((wide, high), Image.Resampling.BICUBIC)
-        left, top = (picture.width - width) // 2, (picture.height - height) // 2
-        return inputs.fit(picture.crop((left, top, left + width, top + height)), (3, height, width))
 
 
 def load_weights(network: torch.nn.Module, path: Path, name: str) -> None:

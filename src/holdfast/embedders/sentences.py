@@ -15,7 +15,7 @@ class Sentences(Embedder):
     """A name of the hub or a folder. Only safetensors are loaded, and no code of the model is executed."""
 
     kind, takes = "sentence-transformers", "text"
-    batch = 1024  # sentence-transformers sorts these by length, and embeds them in smaller batches
+    batch = 256  # sentence-transformers sorts these by length; Ctrl-C and the progress bar wait for so many
 
     def __init__(self, name: str, *, offline: bool = False, device: str = "auto") -> None:
         try:

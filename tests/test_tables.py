@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_a_folder_of_texts_has_its_labels_in_its_folders(tmp_path: Path) -> None
     assert sorted(zip(rows.samples, rows.labels)) == sorted(ROWS)
 
 
-@pytest.mark.parametrize("kind", ["csv", "npz", "npy"])
+@pytest.mark.parametrize("kind", ["csv", "npz", "npy", "parquet", "lists.parquet", "jsonl"])
 def test_vectors_are_read_from_tables_and_arrays(tmp_path: Path, kind: str) -> None:
     vectors, labels = np.array([[1.5, 2], [3, 4]], np.float32), ["a", "b"]
     path, column = tmp_path / f"vectors.{kind}", "label"
@@ -53,6 +54,12 @@ def test_vectors_are_read_from_tables_and_arrays(tmp_path: Path, kind: str) -> N
         path.write_text("x,y,label\n1.5,2,a\n3,4,b\n")
     elif kind == "npz":
         np.savez(path, vectors=vectors, label=labels)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps({"v": v, "label": y}) + "\n" for v, y in zip(vectors.tolist(), labels)))
+    elif kind.endswith("parquet"):
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        numbers = {"x": vectors[:, 0], "y": vectors[:, 1]} if kind == "parquet" else {"vector": vectors.tolist()}
+        parquet.write_table(arrow.table({**numbers, "label": labels}), path)
     else:
         np.save(path, vectors)
         (tmp_path / "labels.txt").write_text("a\nb\n")
@@ -89,6 +96,28 @@ def test_a_pickle_in_a_numpy_file_is_not_loaded(tmp_path: Path) -> None:
         tables.read([tmp_path / "a.npy"], None, None)
 
 
+@pytest.mark.parametrize(
+    ("content", "says"), [(b"PK\x03\x04 and no more", "not a zip file"), (b"PK\x05\x06" + bytes(18), "vectors")],
+    ids=["truncated", "without arrays"],
+)
+def test_a_damaged_numpy_file_is_named(tmp_path: Path, content: bytes, says: str) -> None:
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(BadInput, match=rf"a\.npz cannot be read as a NumPy file: .*{says}"):
+        tables.read([tmp_path / "a.npz"], None, None)
+
+
+def test_a_missing_file_of_labels_is_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 3)))
+    with pytest.raises(BadInput, match=r"file that --label names; species cannot be read"):
+        tables.read([tmp_path / "a.npy"], None, "species")
+
+
+def test_a_pipe_that_is_no_utf8_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8"))
+    with pytest.raises(BadInput, match="standard input cannot be read as text: 'utf-8'"):
+        tables.lines()
+
+
 # The commands.
 
 
@@ -111,6 +140,8 @@ def vectors(tmp_path: Path) -> dict[str, Path]:
         points = centres[labels] + draws.normal(size=(len(labels), 8))
         made[name] = tmp_path / f"{name}.npz"
         np.savez(made[name], vectors=points.astype(np.float32), labels=np.array([f"class {k}" for k in labels]))
+    np.savez(tmp_path / "bare.npz", vectors=np.zeros((3, 8), np.float32))
+    made["bare"] = tmp_path / "bare.npz"
     return made
 
 
@@ -132,6 +163,28 @@ def test_vectors_are_learned_predicted_and_evaluated_on_the_command_line(
     assert (model / "evaluation.png").stat().st_size > 5000
 
 
+def test_a_table_with_labels_is_predicted_without_them(vectors: dict[str, Path], tmp_path: Path) -> None:
+    with np.load(vectors["first"]) as found:
+        rows = [",".join([*map(str, vector), label]) for vector, label in zip(found["vectors"], found["labels"])]
+    (tmp_path / "first.csv").write_text("\n".join([",".join([*"abcdefgh", "species"]), *rows]))
+    command("learn", tmp_path / "first.csv", "--label", "species", "--model", tmp_path / "m")
+    told = command("predict", tmp_path / "m", tmp_path / "first.csv", "--label", "species", "--csv")
+    assert len(told.splitlines()) == 81 and "class 1" in told
+    told = command("embed", tmp_path / "m", tmp_path / "first.csv", "--label", "species", "-o", tmp_path / "v.npy")
+    assert "80 vectors of 8 numbers" in told
+    with pytest.raises(BadInput, match="Some samples have no label"):
+        command("evaluate", tmp_path / "m", vectors["bare"])
+
+
+def test_evaluate_shows_every_class(tmp_path: Path) -> None:
+    labels = np.repeat([f"class {k}" for k in range(12)], 4)
+    points = np.random.default_rng(0).normal(size=(48, 5)) + 9 * np.eye(12, 5)[np.arange(48) // 4]
+    np.savez(tmp_path / "many.npz", vectors=points.astype(np.float32), labels=labels)
+    command("learn", tmp_path / "many.npz", "--model", tmp_path / "m")
+    told = command("evaluate", tmp_path / "m", tmp_path / "many.npz")
+    assert all(f"class {k} " in told for k in range(12))
+
+
 def test_the_same_flags_are_accepted_again_and_others_refused(vectors: dict[str, Path], tmp_path: Path) -> None:
     model = tmp_path / "m"
     command("learn", vectors["first"], "--model", model, "--slots", "50")
@@ -142,7 +195,6 @@ def test_the_same_flags_are_accepted_again_and_others_refused(vectors: dict[str,
 
 
 def test_samples_without_labels_are_refused(vectors: dict[str, Path], tmp_path: Path) -> None:
-    np.savez(tmp_path / "bare.npz", vectors=np.zeros((3, 8), np.float32))
     with pytest.raises(BadInput, match="There is no label for"):
-        command("learn", tmp_path / "bare.npz", "--model", tmp_path / "m")
+        command("learn", vectors["bare"], "--model", tmp_path / "m")
     assert not (tmp_path / "m").exists()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -80,7 +81,8 @@ def columns(source: Path) -> list[str]:
 
 def lines() -> Rows:
     """Read one text per line of standard input; empty lines are left out."""
-    texts = [line.strip() for line in sys.stdin if line.strip()]
+    with _as_bad_input(Path("-")):
+        texts = [line.strip() for line in sys.stdin if line.strip()]
     if not texts:
         raise BadInput("There is no text on standard input: write one text per line.")
     return Rows(list(texts), [None] * len(texts), [f"-:{number}" for number in range(1, len(texts) + 1)])
@@ -91,7 +93,8 @@ def _as_bad_input(source: Path) -> Iterator[None]:
     try:
         yield
     except (UnicodeDecodeError, csv.Error, ValueError) as error:
-        raise BadInput(f"{source} cannot be read as {source.suffix.lower()[1:] or 'CSV'}: {error}") from error
+        form = source.suffix.lower()[1:] or "text"
+        raise BadInput(f"{_shown(str(source))} cannot be read as {form}: {error}") from error
 
 
 def _one(source: Path, text: str | None, label: str | None) -> Rows:
@@ -160,7 +163,9 @@ def _label(value: Any, name: str, row: int) -> str:
     return str(value)
 
 
-def _vector(values: list[Any], name: str, row: int) -> np.ndarray:
+def _vector(cells: list[Any], name: str, row: int) -> np.ndarray:
+    """Return the numbers of a row; a cell of Parquet or JSON may hold a list of them."""
+    values = [value for cell in cells for value in (cell if isinstance(cell, list) else [cell])]
     try:
         return np.array([float(value) for value in values], np.float32)
     except (TypeError, ValueError):
@@ -195,12 +200,14 @@ def _arrays(path: Path, label: str | None) -> Rows:
     try:
         loaded = np.load(path, allow_pickle=False)
         if path.suffix.lower() == ".npz":
-            vectors = loaded["vectors"] if "vectors" in loaded else loaded[loaded.files[0]]
+            vectors = loaded["vectors" if "vectors" in loaded else next(iter(loaded.files), "vectors")]
             labels = loaded.get(label or "labels")
         else:
-            vectors, labels = loaded, _label_file(Path(label)) if label else None
-    except (OSError, ValueError, KeyError, EOFError) as error:
+            vectors, labels = loaded, None
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise BadInput(f"{path} cannot be read as a NumPy file: {str(error)[:200]}") from error
+    if label and path.suffix.lower() == ".npy":
+        labels = _label_file(Path(label))
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiu":
         raise BadInput(f"{path} holds {vectors.dtype} of shape {vectors.shape}; vectors have one row per sample.")
     if labels is not None and len(labels) != len(vectors):
@@ -210,6 +217,10 @@ def _arrays(path: Path, label: str | None) -> Rows:
 
 
 def _label_file(path: Path) -> list[Any]:
-    if path.suffix.lower() == ".npy":
-        return np.load(path, allow_pickle=False).tolist()
-    return path.read_text(encoding="utf-8").splitlines()
+    try:
+        if path.suffix.lower() == ".npy":
+            return np.load(path, allow_pickle=False).tolist()
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError, EOFError) as error:
+        raise BadInput(f"The labels of a .npy file are in a file that --label names; {path} cannot be read: "
+                       f"{str(error)[:200]}") from error

@@ -45,6 +45,30 @@ def test_gcv_equals_the_hat_matrix(seed):
         assert value == pytest.approx(rss / n / (1 - np.trace(hat) / n) ** 2, rel=1e-9)
 
 
+def test_gcv_of_repeated_samples_is_that_of_the_samples():
+    """Every sample twice doubles T and S, so twice the penalty gives the same weights, residuals and trace."""
+    x, y = problem(3, n=40)
+    once, twice = (Solver(SolverOptions(width=0)).learn(a, b).sums for a, b in ((x, y), (np.r_[x, x], np.r_[y, y])))
+    for penalty in (0.1, 3.0):
+        (wanted,), (found,) = gcv_by_spectrum(once, 6, [penalty]), gcv_by_spectrum(twice, 6, [2 * penalty], 0.5)
+        assert found == pytest.approx(wanted)
+        found = gcv_by_factor(twice, twice.total(), centred_targets(twice, 6), 2 * penalty, 0.5)
+        assert found == pytest.approx(wanted, rel=1e-2)
+
+
+def test_learning_some_samples_again_does_not_spoil_the_answers():
+    """With about as many samples as features, copies hide overfitting from GCV, and its penalty would be tiny."""
+    draws = np.random.default_rng(0)
+    centres = draws.normal(size=(8, 100))
+    y, test = np.repeat(range(8), 12), np.repeat(range(8), 50)
+    x, x_test = (centres[rows] + 2 * draws.normal(size=(len(rows), 100)) for rows in (y, test))
+    solver = Solver(SolverOptions(width=0)).learn(x, y)
+    once = float(np.mean(solver.predict(x_test).numpy() == test))
+    solver.learn(x[y < 4], y[y < 4])
+    assert solver.held.distinct() == pytest.approx(96 / 144)
+    assert float(np.mean(solver.settle().predict(x_test).numpy() == test)) > once - 0.05
+
+
 def test_gcv_from_a_factor_agrees_with_the_spectrum():
     x, y = problem(9, n=2000, d=200, classes=10)
     sums = Solver(SolverOptions(width=0)).learn(x, y).sums

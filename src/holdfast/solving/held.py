@@ -37,6 +37,10 @@ class HeldSamples:
         keep = self.slots != slot
         self.features, self.slots, self.keys = self.features[keep], self.slots[keep], self.keys[keep]
 
+    def distinct(self) -> float:
+        """Return the share of the samples that are no copy of another one, as the held samples tell; 1 without any."""
+        return len(self.keys.unique()) / len(self.keys) if len(self.keys) else 1.0
+
     def keys_and_bound(self) -> Tensor:
         """Return the keys and the bound after them; JSON readers may round such large numbers.  # (samples + 1,)"""
         return torch.cat([self.keys, torch.tensor([self.bound])])

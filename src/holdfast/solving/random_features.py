@@ -71,17 +71,17 @@ def candidate_widths(widest: int) -> list[int]:
     return [*widths, widest] if widest > 0 else []
 
 
-def choose_map(sums: Sums, dim: int, width: int, auto: bool) -> Choice:
-    """Return the better of no random features and the widest map below the number of samples, by GCV.
+def choose_map(sums: Sums, dim: int, width: int, auto: bool, distinct: float = 1.0) -> Choice:
+    """Return the better of no random features and the widest map below the number of distinct samples, by GCV.
 
     A wide map is judged by its first random features: where some help, more help more. Without `auto` the width is
     fixed and only the penalty is chosen.
     """
     if not auto:
-        return choose_penalty(sums, dim + width)
-    plain = choose_penalty(sums, dim)
-    below = [w for w in candidate_widths(width) if dim + w < sums.n]  # GCV is too hopeful beyond n
+        return choose_penalty(sums, dim + width, distinct=distinct)
+    plain = choose_penalty(sums, dim, distinct=distinct)
+    below = [w for w in candidate_widths(width) if dim + w < distinct * sums.n]  # GCV is too hopeful beyond n
     if not below:
         return plain
-    wide = choose_penalty(sums, dim + below[-1], max(EXACT_SIZE, dim + JUDGED))
+    wide = choose_penalty(sums, dim + below[-1], max(EXACT_SIZE, dim + JUDGED), distinct)
     return min(plain, wide, key=lambda choice: choice.gcv)

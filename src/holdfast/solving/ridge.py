@@ -7,6 +7,9 @@ vertices are a rotation and a scale of the centred one-hot rows, so both regress
     RSS(lambda) = n - sum_c n_c^2 / n - tr(S^T P S) - lambda |P S|^2
     tr H        = 1 + dim - lambda tr P                               (the 1 is the intercept)
     GCV(lambda) = (RSS / n) / (1 - tr H / n)^2
+
+Copies of a sample are fitted by the same weights as the sample, so they leave GCV no room to see overfitting. The n
+below tr H is therefore the number of distinct samples, n times the share `distinct`.
 """
 
 from __future__ import annotations
@@ -47,32 +50,32 @@ def grid(sums: Sums, size: int) -> list[float]:
     return [10.0 ** (k / 2) for k in range(low, high + 1)]
 
 
-def choose_penalty(sums: Sums, size: int, compared: int = EXACT_SIZE) -> Choice:
+def choose_penalty(sums: Sums, size: int, compared: int = EXACT_SIZE, distinct: float = 1.0) -> Choice:
     """Return the penalty with the smallest GCV for the first `size` features, from the sums alone.
 
     Above EXACT_SIZE the criterion sees only the first `compared` features: its valley is flat, and a search with all
     features would take longer than the solution itself.
     """
     if size > EXACT_SIZE:
-        penalty, value = search_penalty(sums, min(size, compared))
+        penalty, value = search_penalty(sums, min(size, compared), distinct)
         return Choice(size, penalty, value, min(size, compared))
     candidates = grid(sums, size)
-    values = gcv_by_spectrum(sums, size, candidates)
+    values = gcv_by_spectrum(sums, size, candidates, distinct)
     best = min(range(len(values)), key=lambda i: (values[i], -i))  # on a tie the larger penalty
     return Choice(size, candidates[best], values[best], size)
 
 
-def search_penalty(sums: Sums, size: int) -> tuple[float, float]:
+def search_penalty(sums: Sums, size: int, distinct: float = 1.0) -> tuple[float, float]:
     """Return the penalty at the bottom of the valley of GCV and its GCV, walking downhill from the usual penalty."""
     candidates, scale = grid(sums, size), float(total_diagonal(sums, size).mean())
     if scale <= 0.0:
-        return candidates[0], gcv(sums, 0.0, 1.0)
+        return candidates[0], gcv(sums, 0.0, 1.0, distinct)
     total, targets = sums.total(size), centred_targets(sums, size)
     seen: dict[int, float] = {}
 
     def value(index: int) -> float:
         if index not in seen:
-            seen[index] = gcv_by_factor(sums, total, targets, candidates[index])
+            seen[index] = gcv_by_factor(sums, total, targets, candidates[index], distinct)
         return seen[index]
 
     at = half_decade(USUAL * scale) - half_decade(candidates[0])
@@ -84,7 +87,7 @@ def search_penalty(sums: Sums, size: int) -> tuple[float, float]:
         at = best
 
 
-def gcv_by_spectrum(sums: Sums, size: int, penalties: list[float]) -> list[float]:
+def gcv_by_spectrum(sums: Sums, size: int, penalties: list[float], distinct: float = 1.0) -> list[float]:
     """Return GCV for each penalty from one eigendecomposition of T."""
     eigenvalues, vectors = torch.linalg.eigh(sums.total(size))  # (size,), (size, size)
     eigenvalues = eigenvalues.clamp(min=0.0)
@@ -93,11 +96,11 @@ def gcv_by_spectrum(sums: Sums, size: int, penalties: list[float]) -> list[float
     for penalty in penalties:
         shifted = eigenvalues + penalty
         explained = float((energy / shifted).sum()) + penalty * float((energy / shifted.square()).sum())
-        values.append(gcv(sums, explained, 1.0 + float((eigenvalues / shifted).sum())))
+        values.append(gcv(sums, explained, 1.0 + float((eigenvalues / shifted).sum()), distinct))
     return values
 
 
-def gcv_by_factor(sums: Sums, total: Tensor, targets: Tensor, penalty: float) -> float:
+def gcv_by_factor(sums: Sums, total: Tensor, targets: Tensor, penalty: float, distinct: float = 1.0) -> float:
     """Return GCV for one penalty from a Cholesky factor; tr P is estimated with random signs.
 
     The criterion needs few digits, so float32 is tried first: it takes half the time.
@@ -116,14 +119,14 @@ def gcv_by_factor(sums: Sums, total: Tensor, targets: Tensor, penalty: float) ->
     weights, probes = solved[:, :classes], solved[:, classes:]  # (size, classes), (size, PROBES)
     ratio = penalty / scale
     explained = float((targets / scale**0.5 * weights).sum()) + ratio * float(weights.square().sum())
-    return gcv(sums, explained, 1.0 + size - ratio * float((signs * probes).sum()) / PROBES)
+    return gcv(sums, explained, 1.0 + size - ratio * float((signs * probes).sum()) / PROBES, distinct)
 
 
-def gcv(sums: Sums, explained: float, freedom: float) -> float:
+def gcv(sums: Sums, explained: float, freedom: float, distinct: float = 1.0) -> float:
     """Return the criterion from the explained sum of squares and the trace of the hat matrix."""
     n = sums.n
     residual = max(n - float(sums.counts.square().sum()) / n - explained, 0.0)
-    room = 1.0 - freedom / n
+    room = 1.0 - freedom / (distinct * n)
     return residual / n / room**2 if room > 1e-9 else float("inf")
 
 

@@ -263,7 +263,7 @@ class Solver:
             sums, o = self.sums, self.options
             if sums.n_classes < 2:
                 raise BadInput(f"only {sums.n_classes} class was learned; learn at least two before asking for scores")
-            choice = choose_map(sums, self.map.dim, self.map.width, o.width is None)
+            choice = choose_map(sums, self.map.dim, self.map.width, o.width is None, self.held.distinct())
             if o.penalty is not None:
                 choice = replace(choice, penalty=o.penalty)
             self._solution = Solution(sums, choice, o.rule)

@@ -1,6 +1,7 @@
 """IncrementalClassifier: classes as they come, on people's own data."""
 
 import copy
+import math
 import pickle
 
 import numpy as np
@@ -95,6 +96,19 @@ def test_distillation_is_the_recipes_unless_said_otherwise():
     for recipe, distill, expected in wanted:
         clf = small(recipe=recipe, distill=distill, epochs=1).fit(X, y)
         assert clf.model_.settings.replay.distill == expected
+
+
+def test_vectors_lie_on_the_sphere_that_was_asked_for_also_after_loading(tmp_path):
+    X, y = blobs([0, 1, 2])
+    clf = small(vertex_probability=0.9, epochs=2).fit(X, y)
+    radius = 11 / 12 * math.log(11 * 0.9 / 0.1)
+    assert clf.slots == 12 and np.linalg.norm(clf.embed(X), axis=1) == pytest.approx(radius)
+    loaded = IncrementalClassifier.load(clf.save(tmp_path))
+    assert loaded.vertex_probability == 0.9 and np.array_equal(loaded.embed(X), clf.embed(X))
+    with pytest.raises(BadConfig, match="vertex_probability"):
+        small(vertex_probability=0.9, head="expanding").fit(X, y)
+    with pytest.raises(BadConfig, match="vertex_probability"):
+        small(vertex_probability=1.5).fit(X, y)
 
 
 def test_balance_and_augment_memory_are_the_recipes_unless_said_otherwise():

@@ -66,3 +66,21 @@ def test_no_private_member_of_an_estimator_is_used_outside(package: str) -> None
     found = [f"{path.name}:{node.lineno} {node.attr}" for path in sorted((SOURCE / package).glob("*.py"))
              for node in ast.walk(ast.parse(path.read_text())) if private(node)]
     assert not found
+
+
+def test_a_new_fit_takes_the_embedder_that_set_params_named() -> None:
+    clf = taught()
+    clf.set_params(embedder=lambda texts: lengths(texts) * 2)
+    with pytest.raises(BadConfig, match="vectors of another embedder"):
+        clf.predict(["aa"])
+    with pytest.raises(BadConfig, match="vectors of another embedder"):
+        clf.partial_fit(["cc"], ["c"])
+    clf.fit(["a", "bb"], ["a", "b"])
+    assert clf.embed(["aa"]).tolist() == [[4.0, 4.0]]
+
+
+def test_models_of_different_embedders_are_not_merged() -> None:
+    other = IncrementalClassifier(slots=5, embedder=lambda texts: lengths(texts) * 2, device="cpu")
+    other.partial_fit(["c", "cc"], ["c", "c"])
+    with pytest.raises(BadConfig, match=r"taught with the embedders own:lengths .* and own:test_models.* do not mix"):
+        taught().merge(other)

@@ -107,6 +107,12 @@ def test_only_local_embedders_become_absolute(tmp_path: Path, monkeypatch: pytes
     assert absolute(len) is None
 
 
+def test_a_file_that_is_no_table_is_answered_with_what_would_be(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("aaa")
+    with pytest.raises(BadInput, match=r"the model takes texts.*; texts come in a table, in a folder of \.txt files"):
+        ran("predict", model, tmp_path / "note.txt")
+
+
 def test_two_forms_of_output_exclude_each_other(model: Path) -> None:
     with pytest.raises(BadConfig, match="--json and --csv exclude each other"):
         ran("predict", model, "t.csv", "--json", "--csv")

@@ -165,6 +165,9 @@ def test_vectors_come_with_their_ids(model, album, tmp_path):
 def test_few_updates_are_warned_of(album, tmp_path):
     done = holdfast("learn", album, "--model", tmp_path / "m", *QUICK)
     assert "Only 6 updates" in " ".join(done.stderr.split())
+    more = photograph(tmp_path / "more", ["blue", "grey"])
+    done = holdfast("learn", more, "--model", tmp_path / "m", "--epochs", "3")
+    assert "3 epochs of 28 samples" in " ".join(done.stderr.split())
 
 
 def interrupt_at(monkeypatch, call, number=signal.SIGINT):

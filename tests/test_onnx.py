@@ -12,13 +12,15 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="the extra onnx is not installed")
 
 
-@pytest.mark.parametrize("kind, backbone", [("images", "lenet"), ("images", "auto"), ("vectors", "auto")])
-def test_onnxruntime_agrees(kind, backbone, tmp_path):
+@pytest.mark.parametrize(
+    "kind, backbone, sphere", [("images", "lenet", None), ("images", "auto", None), ("vectors", "auto", 0.9)]
+)
+def test_onnxruntime_agrees(kind, backbone, sphere, tmp_path):
     import onnxruntime
 
     draw = np.random.RandomState(0)
     X = draw.randint(0, 255, (12, 3, 8, 8)).astype(np.uint8) if kind == "images" else draw.normal(size=(12, 6))
-    clf = IncrementalClassifier(backbone, slots=6, memory=20, epochs=2)
+    clf = IncrementalClassifier(backbone, slots=6, memory=20, epochs=2, vertex_probability=sphere)
     clf.fit(X, ["b", "a", "c"] * 4).forget("a")
     session = onnxruntime.InferenceSession(str(clf.export(tmp_path / "m.onnx")))
     given = X[:5] if kind == "images" else X[:5].astype(np.float32)

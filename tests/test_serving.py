@@ -614,6 +614,12 @@ def test_a_wrong_start_is_a_message_and_leaves_nothing(
     assert not (tmp_path / "m").exists()
 
 
+def test_a_model_that_takes_something_else_is_not_served(tmp_path: Path) -> None:
+    IncrementalClassifier(slots=5).partial_fit(np.eye(4), ["a", "a", "b", "b"]).save(tmp_path)
+    done = CliRunner().invoke(command, ["serve", str(tmp_path), "--takes", "texts"])
+    assert "--takes texts cannot change" in str(done.exception) and "takes vectors" in str(done.exception)
+
+
 def test_a_size_given_again_is_the_same_size(tmp_path: Path) -> None:
     clf = opened(tmp_path, True, "images", None, ["image_size=[16, 24]"], False, "cpu")
     pictures = [Image.open(io.BytesIO(picture(name, i))) for name in SHAPES[:2] for i in range(3)]

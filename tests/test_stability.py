@@ -1,7 +1,9 @@
 """The stability report: drift in degrees, recall in an old index, and a plain answer."""
 
+import importlib
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -267,3 +269,12 @@ def test_a_grown_memory_is_the_same_after_saving(tmp_path):
         clf.model_.memory.capacity, clf.model_.held.capacity
     )
     assert np.array_equal(again.predict_proba(X), clf.predict_proba(X))
+
+
+@pytest.mark.parametrize("words, told", [(["--help"], "Fashion-MNIST"), (["one.npz"], "give the texts too")])
+def test_the_benchmark_of_the_advice_explains_its_arguments(words, told, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    monkeypatch.setattr("sys.argv", ["advice.py", *words])
+    with pytest.raises(SystemExit):
+        importlib.import_module("advice").main()
+    assert told in "".join(capsys.readouterr())

@@ -184,6 +184,7 @@ def test_learn_keeps_versions_and_the_gate_has_an_exit_code_of_its_own(tmp_path:
     assert refused.exit_code == 3 and "Not kept" in refused.output and "version 2" in refused.output
     assert IncrementalClassifier.load(m).classes_.tolist() == ["a", "b"]
     assert holdfast("learn", tmp_path / "noise.npz", "--model", m).exit_code == 0
+    assert all(version.accuracy is not None for version in versions.history(m))  # with a gate or without
     listed = holdfast("history", m)
     assert listed.exit_code == 0 and "in use" in listed.output and "rejected" in listed.output
     assert holdfast("rollback", m).exit_code == 0

@@ -67,15 +67,12 @@ def look(clf: IncrementalClassifier, images: folders.Images) -> torch.Tensor:
 
 
 def learning(clf: IncrementalClassifier, size: int, stopping: Stopping) -> AbstractContextManager[Watcher]:
-    """Return a watcher that shows a progress bar; warn if there are too few updates to learn from.
-
-    An existing model has its own settings; a new one takes the estimator's parameters."""
+    """Return a watcher that shows a progress bar; warn if there are too few updates to learn from."""
     from ..estimator.model import UPDATES, updates
 
     inner: Model | None = getattr(clf, "model_", None)
-    batch, first = (clf.batch, True) if inner is None else (inner.settings.batch, not inner.taught)
-    asked = (None if clf.epochs == "auto" else int(clf.epochs)) if inner is None else inner.settings.epochs
-    if asked and (made := asked * updates(size, batch, first=first)) < HANDFUL:
+    asked, first = None if clf.epochs == "auto" else int(clf.epochs), inner is None or not inner.taught
+    if asked and (made := asked * updates(size, clf.batch, first=first)) < HANDFUL:
         say(
             f"Only {made} updates: {asked} epochs of {size} samples are too few to learn much. "
             f"Without --epochs there are about {UPDATES}.", complaints,

@@ -110,6 +110,7 @@ def predict(
     model: ModelArgument,
     sources: Annotated[list[Path] | None, typer.Argument(help="images, tables, arrays, folders, or -")] = None,
     text: Annotated[str | None, typer.Option("--text", help="column of texts in a table, or the table itself")] = None,
+    label: samples.LabelToLeaveOut = None,
     json: Annotated[bool, typer.Option("--json", help="print one line of JSON per sample")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="print CSV")] = False,
     reject: Annotated[
@@ -132,7 +133,7 @@ def predict(
     hardware.use_threads(machine.threads)
     clf = IncrementalClassifier.load(model, device=machine.device, embedder=embedder, offline=offline)
     limit = None if reject is None else clf.model_.threshold(reject)
-    rows, embedded = samples.looked(clf, samples.read_rows(sources or [], text, None, clf.embedder))
+    rows, embedded = samples.looked(clf, samples.read_rows(sources or [], text, label, clf.embedder))
     samples.show_answers(samples.answers(clf, rows, embedded, reject), form, limit)
 
 
@@ -143,6 +144,7 @@ def embed(
     sources: Annotated[list[Path], typer.Argument(help="images, tables, arrays, folders, or -", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="the .npy file for the vectors")] = Path("vectors.npy"),
     text: Annotated[str | None, typer.Option("--text", help="column of texts in a table")] = None,
+    label: samples.LabelToLeaveOut = None,
     unit: Annotated[bool, typer.Option("--unit", help="normalise the vectors to length one")] = False,
     embedder: samples.EmbedderPlace = None,
     offline: Annotated[bool, typer.Option("--offline", help="never download an embedder")] = False,
@@ -157,7 +159,7 @@ def embed(
 
     hardware.use_threads(machine.threads)
     clf = IncrementalClassifier.load(model, device=machine.device, embedder=embedder, offline=offline)
-    rows, embedded = samples.looked(clf, samples.read_rows(sources, text, None, clf.embedder))
+    rows, embedded = samples.looked(clf, samples.read_rows(sources, text, label, clf.embedder))
     vectors = clf.as_vectors(embedded, unit=unit)
     content = io.BytesIO()
     np.save(content, vectors, allow_pickle=False)

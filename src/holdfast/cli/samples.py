@@ -34,6 +34,9 @@ BEST = 3  # labels with their probabilities in an answer
 EmbedderPlace = Annotated[
     str | None, typer.Option("--embedder", help="the model's embedder, if its files are somewhere else by now")
 ]
+LabelToLeaveOut = Annotated[
+    str | None, typer.Option("--label", help="column of labels in a table of vectors; it is left out")
+]
 SMALL = 64  # pixels per side up to which images are no photographs
 
 
@@ -196,8 +199,10 @@ def check_kind(clf: IncrementalClassifier, rows: Rows) -> None:
     else:
         return
     if rows.kind != takes and takes != "samples":
-        remedy = "; name the column of texts with --text" if (takes, rows.kind) == ("texts", "vectors") else ""
-        raise BadInput(f"These are {rows.kind}, but the model takes {takes}{by}{remedy}.")
+        remedy = {"vectors": "; name the column of texts with --text",
+                  "images": "; texts come in a table, in a folder of .txt files, or through a pipe with -"}
+        more = remedy.get(rows.kind, "") if takes == "texts" else ""
+        raise BadInput(f"These are {rows.kind}, but the model takes {takes}{by}{more}.")
 
 
 def _check_some(found: Sequence[Any]) -> None:

@@ -33,7 +33,8 @@ def serve(
     machine: Machine,
     model: ModelArgument,
     new: Annotated[bool, typer.Option("--new", help="begin a model if there is none in the folder")] = False,
-    takes: Annotated[str, typer.Option("--takes", help="what a new model takes: images, texts or vectors")] = "images",
+    takes: Annotated[str | None, typer.Option("--takes", help="what a new model takes: images, texts or vectors  "
+                                              "(default: images)")] = None,
     embedder: Annotated[str | None, typer.Option("--embedder", help="of a new model, such as timm:NAME  "
                                                  "(default: none for images, MiniLM for texts)")] = None,
     parameters: Annotated[
@@ -88,9 +89,11 @@ def serve(
     if not new:
         check_there(model)
     with versions.locked(model):  # before the model is read, so that no lesson of another server is lost
-        clf = opened(model, new, takes, embedder, parameters or [], offline, machine.device)
+        clf = opened(model, new, takes or "images", embedder, parameters or [], offline, machine.device)
         clf.cache = False  # what is asked stays in memory
-        kind = kind_of(clf, takes)
+        kind = kind_of(clf, takes or "images")
+        if hasattr(clf, "model_") and takes not in (None, kind):
+            raise BadConfig(f"--takes {takes} cannot change: the model in {model} takes {kind}. Leave it out.")
         check_parameters(clf, kind)
         keeper = Keeper(model, clf, gate, kind, Metrics())
         app = create_app(keeper, limits, token=secret, host=host, origins=tuple(origin or ()))

@@ -28,8 +28,8 @@ def teach(
 ) -> int:
     """Teach the rows' classes that are new, or all of them with `again`; return the number of samples learned."""
     if unlabelled := [place for place, label in zip(rows.places, rows.labels) if label is None]:
-        raise BadInput(f"There is no label for {some(unlabelled)}: name their column with --label, or "
-                       f"store an array `labels`.")
+        raise BadInput(f"There is no label for {some(unlabelled)}: name their column with --label, "
+                       f"store an array `labels`, or put each file into the folder of its class.")
     samples.check_kind(clf, rows)
     known = set() if again else {*map(str, getattr(clf, "classes_", []))}
     if left := sorted({str(label) for label in rows.labels} & known):

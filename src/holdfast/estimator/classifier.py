@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .. import hardware
 from ..data import inputs, others
+from ..embedders.base import same_content
 from ..errors import BadConfig
 from ..learning.training import Watcher
 from . import labels, settings, solved
@@ -55,9 +56,12 @@ class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
     policy : how samples for the memory are chosen: "class" (the same number per class), "herding", "reservoir",
         "task".
     distill : None takes the recipe's value ("strong": "features", "paper": "none"). "features" keeps the vectors of
-        samples in memory close to where they were before the batch, so that an index of them stays valid. "logits"
-        keeps their logits close to the stored ones. "none" lets them move.
+        samples in memory close to where they were before the batch, so that an index of them stays valid. "contrast"
+        keeps them nearer to there than to other classes. "logits" keeps their logits close to the stored ones. "none"
+        lets them move.
     distill_weight : the weight of that loss; by default 5 for features, 9 for contrast and 0.5 for logits.
+    vertex_probability : puts the vectors of a fixed head on a sphere, so small that a sample exactly at its vertex has
+        this probability, such as 0.99. Vectors then turn less (docs/staying-put.md). None leaves their length free.
     epochs : passes over each batch; "auto" chooses 5 to 100 passes, for about 150 updates.
     batch, lr, optimizer : of the updates; half of each update comes from memory.
     augment : augmentation of all images: "auto" ("shift"), "none", "shift", "crop-flip", or a name registered with
@@ -97,6 +101,7 @@ class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
         policy: str = "class",
         distill: str | None = None,
         distill_weight: float | None = None,
+        vertex_probability: float | None = None,
         epochs: int | str = "auto",
         batch: int = 128,
         lr: float = 0.001,
@@ -125,6 +130,7 @@ class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
         self.policy = policy
         self.distill = distill
         self.distill_weight = distill_weight
+        self.vertex_probability = vertex_probability
         self.epochs = epochs
         self.batch = batch
         self.lr = lr
@@ -275,6 +281,9 @@ class IncrementalClassifier(ClassifierMixin, Embedding, Shared, Shown):
             raise BadConfig("Only models of the method 'solved' can be merged: trained weights do not add up.")
         if differ := [name for name in mine.given if mine.given[name] != theirs.given.get(name)]:
             raise BadConfig(f"The models differ in {', '.join(differ)}: start both with the same parameters.")
+        if not same_content(mine.embedder or "", theirs.embedder or ""):
+            raise BadConfig(f"The models were taught with the embedders {mine.embedder or 'none'} and "
+                            f"{theirs.embedder or 'none'}, whose vectors do not mix: teach both with the same one.")
         mine.merge(theirs)
         self.model_, self.classes_, self.stability_ = mine, mine.labels.classes(), mine.stability()
         return self

@@ -57,10 +57,15 @@ class Verdict:
 def admit(
     gate: Gate, before: Model | SolvedModel | None, estimator: IncrementalClassifier, folder: Path
 ) -> tuple[Version, Verdict]:
-    """Judge a newly taught estimator, then write it as the version in use, or aside if it was rejected."""
-    verdict = judge(gate, before, estimator.model_)
-    if verdict.accuracy is not None and estimator.model_.history:
-        estimator.model_.history[-1]["accuracy"] = 100 * verdict.accuracy
+    """Judge a newly taught estimator, then write it as the version in use, or aside if it was rejected.
+
+    Its accuracy on held-back samples is part of its history, with a gate or without."""
+    verdict, last = judge(gate, before, estimator.model_), estimator.model_.history[-1:]
+    accuracy = verdict.accuracy
+    if accuracy is None and last and last[0]["accuracy"] is None:  # replay measures it while it learns
+        accuracy = held_accuracy(estimator.model_)[0]
+    if accuracy is not None and last:
+        last[0]["accuracy"] = 100 * accuracy
     return versions.keep(estimator, folder, rejected=not verdict.passed), verdict
 
 

@@ -275,7 +275,8 @@ def assemble(
     with randomness.initialising(settings.seed, "weights"):
         network = backbones.build(copy.deepcopy(settings.backbone), shape)
         width = int(network.out_features)  # type: ignore[arg-type]
-        head = heads.build(settings.head, width, settings.slots)
+        sphere = {} if settings.vertex_probability is None else {"vertex_probability": settings.vertex_probability}
+        head = heads.build(settings.head, width, settings.slots, **sphere)
     learner = Learner(network, head, shape, mean, std)
     learner.use(device, torch.channels_last if len(shape) == 3 else torch.contiguous_format)
     generator = randomness.generator(settings.seed, "training", device)

@@ -41,7 +41,7 @@ def _confused(axes: Axes, pairs: Sequence[Confusion]) -> None:
     """Draw one bar per confused pair of classes, most often first."""
     shown = list(pairs[:MOST_PAIRS])[::-1]
     axes.barh(range(len(shown)), [100 * each.times / each.samples for each in shown], color=PALETTE[0])
-    names = [f"{_short(str(each.first))} / {_short(str(each.second))}" for each in shown]
+    names = [f"{short(str(each.first))} / {short(str(each.second))}" for each in shown]
     axes.set_yticks(range(len(shown)), names, fontsize="small")
     axes.grid(visible=False, axis="y")
     axes.set(xlabel="confused (% of their held samples)", title="The classes that are confused most")
@@ -55,7 +55,7 @@ def _movement(axes: Axes, now: Stability) -> None:
     most = sorted(moved, key=lambda name: -moved[name])[:MOST_BARS]
     shown = [name for name in moved if name in {*most}]
     axes.bar(range(len(shown)), [moved[name] for name in shown], color=PALETTE[0])
-    names = [_short(name) for name in shown]
+    names = [short(name) for name in shown]
     wide = sum(len(name) + 2 for name in names) > WIDEST
     axes.set_xticks(range(len(shown)), names, rotation=60 if wide else 0, ha="right" if wide else "center")
     axes.tick_params("x", labelsize="small" if len(shown) > 20 else "medium")
@@ -63,7 +63,7 @@ def _movement(axes: Axes, now: Stability) -> None:
     axes.set_axisbelow(True)
     axes.set_ylim(0, max([FEWEST_DEGREES, *(1.05 * moved[name] for name in shown)]))
     few = f"the {MOST_BARS} of {len(moved)} classes that moved most" if len(moved) > MOST_BARS else ""
-    without = [_short(str(c.label)) for c in now.classes if c.moved_since_learned is None]
+    without = [short(str(c.label)) for c in now.classes if c.moved_since_learned is None]
     some = ", ".join(without[:6]) + (f" and {len(without) - 6} more" if len(without) > 6 else "")
     blind = f"not measured (no held-back samples): {some}" if without else ""
     axes.set(ylabel="moved since learned (degrees)", title="How far each class's mean vector has turned")
@@ -85,5 +85,5 @@ def _recall(axes: Axes, history: list[dict[str, Any]]) -> None:
         axes.legend(frameon=False)
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     return name if len(name) <= 16 else f"{name[:15]}…"

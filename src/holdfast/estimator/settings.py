@@ -38,8 +38,8 @@ MOST_BYTES = 512 << 20  # of a growing memory
 CALIBRATION = 512  # limit on the samples that `solved` keeps for calibration
 TRAINED = {  # parameters of training and their defaults; method="auto" is replay if one was changed
     "backbone": "auto", "head": "simplex", "recipe": "strong", "balance": None, "augment_memory": None,
-    "policy": "class", "distill": None, "distill_weight": None, "epochs": "auto", "batch": 128, "lr": 0.001,
-    "optimizer": "adam", "augment": "auto",
+    "policy": "class", "distill": None, "distill_weight": None, "vertex_probability": None, "epochs": "auto",
+    "batch": 128, "lr": 0.001, "optimizer": "adam", "augment": "auto",
 }
 
 
@@ -50,6 +50,7 @@ class Settings:
     backbone: str | nn.Module
     head: str
     slots: int
+    vertex_probability: float | None  # of a fixed head on a sphere
     method: str  # "solved" or "replay"
     replay: ReplayOptions
     solved: SolvedOptions
@@ -79,7 +80,10 @@ def read(clf: IncrementalClassifier, image: bool) -> Settings:
     for option in PROTOCOL:
         if option.name in protocol:
             option.check(protocol[option.name])
-    HEADS[given["head"]]
+    fixed = issubclass(HEADS.options(given["head"]), FixedOptions)
+    if given["vertex_probability"] is not None and not fixed:
+        raise BadConfig(f"vertex_probability is {given['vertex_probability']}, which needs a fixed head, not "
+                        f"{given['head']!r}: leave one of them out.")
     _check_augmentations(augment, given["augment_memory"])
     grows = given["memory"] is None
     memory = USUAL_MEMORY if grows else given["memory"]
@@ -98,7 +102,7 @@ def read(clf: IncrementalClassifier, image: bool) -> Settings:
     return Settings(
         backbone=backbone(clf, image, chosen), method=chosen, replay=replay, solved=solved,
         held_back=float(given["held_back"]), held_rows=held_rows, grows=grows,
-        seed=_seed(given["random_state"]), **protocol,
+        seed=_seed(given["random_state"]), vertex_probability=given["vertex_probability"], **protocol,
     )
 
 

@@ -144,6 +144,8 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"augment": "crop"}, r"'crop'.*Did you mean 'crop-flip'"),
     ({"benchmark": "split-minst"}, r"'split-minst'.*Did you mean 'split-mnist'"),
     ({"strength": 3.0}, r"strength is 3.*'replay'.*has such an option.*ewc"),
+    ({"method": "icarl", "radius": 3.0}, r"radius is 3.*the method 'icarl' nor the head 'expanding' nor the backbone "
+                                         r"'lenet' has such an option.*simplex"),
     ({"method": "finetune", "memory": 100}, r"memory is 100.*'finetune'.*has such an option.*replay"),
     ({"method": "gem", "margin": -1.0}, r"margin is -1.*0 or more"),
     ({"schedule": "soon"}, r"schedule is 'soon'.*5,8"),

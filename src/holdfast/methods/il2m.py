@@ -60,9 +60,9 @@ class IL2M(Rehearsal):
         return (scores * own).sum(0) / own.sum(0)
 
     def factors(self) -> Tensor:
-        """Return what the score of each class is multiplied with if the best class is new, (n,)."""
+        """Return what the score of each class is multiplied with if the best class is new, (n,); 1 for new classes."""
         ratio = self.first / self.now * self.confidence[-1] / self.confidence
-        return torch.where(self.fresh, 1.0, ratio).nan_to_num(1.0)  # no exemplar: not rectified
+        return ratio.nan_to_num(1.0)  # no exemplar: not rectified
 
     def predict(self, embedded: Tensor) -> Tensor:
         scores = log_answers(self.learner.head, embedded, self.known).exp()

@@ -133,7 +133,7 @@ def register(benchmark: Benchmark, line: str) -> None:
 # Found with `holdfast run split-digits --method NAME --search OPTION=VALUES`, on a validation split of a tenth of the
 # training samples (seed 0); docs/rivals-today.md lists every value and its accuracy.
 DIGITS = {
-    "ewc.strength": 10_000, "online-ewc.strength": 10_000, "si.strength": 10_000, "mas.strength": 100,
+    "ewc.strength": 1_000_000, "online-ewc.strength": 1_000_000, "si.strength": 10_000, "mas.strength": 100,
     "lwf.old_weight": 0.1, "der.alpha": 1, "der++.alpha": 0.5, "der++.beta": 2, "lucir.less_forget": 1,
 }
 # The other penalties' strengths come from the reference's scripts; docs/rivals.md says which ones were searched.

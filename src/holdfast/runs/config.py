@@ -98,7 +98,7 @@ class Config:
     @cached_property
     def _resolved(self) -> Config:
         full, sets = self._filled()
-        self._refuse_unknown(sets)
+        self._refuse_unknown(sets, full)
         full._check(sets)
         full.__dict__["_resolved"] = full
         return full
@@ -178,7 +178,7 @@ class Config:
         except (TypeError, RuntimeError, OverflowError) as error:
             raise BadConfig(f"A {self.head} of {self.slots} slots is too large for a tensor: lower slots.") from error
 
-    def _refuse_unknown(self, sets: list[Options]) -> None:
+    def _refuse_unknown(self, sets: list[Options], full: Config) -> None:
         """An option that nobody in this run declares is a mistake; one that two declare is ambiguous."""
         names = [name for each in sets for name in vars(each)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -189,8 +189,8 @@ class Config:
                          if name in {o.name for o in declared(registry.options(each))}]
                 remedy = f"leave it out, or choose one of {', '.join(users)}" if users else "leave it out"
                 raise BadConfig(
-                    f"{name} is {value!r}, but neither the method {self.method!r} nor its head or backbone has such an "
-                    f"option; {remedy}."
+                    f"{name} is {value!r}, but neither the method {full.method!r} nor the head {full.head!r} nor the "
+                    f"backbone {full.backbone!r} has such an option; {remedy}."
                 )
 
     def phases(self) -> int:

@@ -74,6 +74,8 @@ def test_runs_with_other_options_and_lone_methods_are_left_out() -> None:
     other = record(Config("split-digits", method="icarl", memory=200), 99.0)
     assert [row.method for row in rivals.rows([*made()[:3], other])] == []
     assert rivals.rows([of("icarl", "simplex", 85.0)]) == []
+    shorter = record(rivals.config("split-digits", "replay", "simplex", epochs=1), 10.0)
+    assert rivals.rows([*made(), shorter])[0].fixed == rivals.rows(made())[0].fixed
 
 
 def test_the_report_has_the_table_in_markdown_and_on_the_page() -> None:
@@ -100,3 +102,10 @@ def test_a_record_without_steps_has_no_time_and_an_empty_table_no_lines() -> Non
     old = [of("replay", "simplex", 90.0), of("ewc", "simplex", 20.0)]
     assert [side.time for row in rivals.rows(old) for side in row.sides if side is not None] == [None, None]
     assert table.markdown([]) == [] and exports.markdown(page.build(Records())).count("rivals") == 0
+
+
+def test_what_older_records_do_not_say_comes_from_the_others() -> None:
+    known = {"kept_bytes": 100, "steps": 10, "seconds": 5.0, "compatibility": {"am": 90.0}}
+    side = rivals.rows([of("replay", "simplex", 80.0, **known), of("replay", "simplex", 82.0, 1),
+                        of("icarl", "simplex", 80.0)])[0].fixed
+    assert side is not None and (side.compatibility, side.kept, side.time) == (90.0, 100.0, pytest.approx(1.0))

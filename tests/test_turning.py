@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.learning import compatibility
 from holdfast.paper.editions import editions
-from holdfast.report import turning
+from holdfast.report import exports, page, turning
 from holdfast.runs import records
 from holdfast.runs.config import Config
 from holdfast.runs.records import Record
@@ -47,3 +47,15 @@ def test_heads_and_recipes_of_replay_stand_side_by_side() -> None:
     ]
     (picture,) = turning.pictures(edition)
     assert "sphere, p = 0.9 (2)" in picture.svg and "split-digits, M=50" in picture.caption
+    text = exports.markdown(page.build(records.Records(runs=runs)))
+    assert "| split-digits, M=50 | replay + simplex, vertex-probability 0.9 | 2 |" in text
+
+
+def test_runs_of_another_length_are_not_compared() -> None:
+    drift: list[list[float | None]] = [[0.0, None], [10.0, 0.0]]
+    configs = [Config("split-digits", vertex_probability=p, epochs=epochs) for p in (None, 0.9) for epochs in (None, 1)]
+    found = turning.groups(editions([made(each, drift, [None, 50.0]) for each in configs])[0])
+    assert list(found) == ["split-digits, M=50", "split-digits, M=50, epochs 1"]
+    assert [group.recipe for group in found["split-digits, M=50, epochs 1"]] == [
+        "replay + simplex", "replay + simplex, vertex-probability 0.9"
+    ]

@@ -138,12 +138,17 @@ def turned(edition: Edition) -> Figure:
     """The turning of features, one plot per benchmark and memory that has the sphere."""
     found = {place: groups for place, groups in turning.groups(edition).items()
              if any(group.config.get("vertex_probability") for group in groups)}
+    rows = max(len(groups) for groups in found.values())
     with rc_context(plots.STYLE):
-        figure = Figure(figsize=(4.6 * len(found), 4.4))
-        for axes, (place, groups) in zip(np.atleast_1d(figure.subplots(1, len(found))), found.items()):
+        figure = Figure(figsize=(4.6 * len(found), 3.4 + 0.2 * rows))
+        every = np.atleast_1d(figure.subplots(1, len(found), sharey=True))
+        for axes, (place, groups) in zip(every, found.items()):
             turning.draw(axes, place, groups)
-            axes.legend(fontsize=7.5, frameon=False)
-            axes.set_ylim(top=1.35 * axes.get_ylim()[1])  # room for the legend
+            axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
+        for axes in every[1:]:
+            axes.set_ylabel("")
+        every[0].autoscale(axis="y")  # the plots share it
+        every[0].set_ylim(bottom=0)
         return figure
 
 

@@ -110,7 +110,7 @@ def _geometry(edition: Edition) -> Claim:
 def _beyond(cell: Cell) -> dict[str, Config]:
     """Return the recipes that hold the features, which the paper does not have."""
     fields = {"memory": cell.memory, "head": "simplex"}
-    sphere = {"vertex_probability": 0.9}
+    sphere = {"vertex_probability": 0.99}
     return {
         "sphere": Config(cell.benchmark, **fields, **sphere),
         "strong": strong(cell.benchmark, **fields),

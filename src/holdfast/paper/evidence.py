@@ -49,13 +49,12 @@ class Claim:
 
     @property
     def count(self) -> str:
-        """Return the number of conditions per verdict, in one line."""
-        if not self.tested:
-            return f"none of {len(self.evidence)} conditions run"
+        """Return the number of the paper's conditions per verdict, in one line."""
+        conditions = [each for each in self.evidence if not each.beyond]
         told = {HOLDS: "holds in", FAILS: "does not hold in", UNSURE: "not enough runs in"}
-        counts = {verdict: sum(each.verdict == verdict for each in self.tested) for verdict in told}
+        counts = {verdict: sum(each.verdict == verdict for each in conditions) for verdict in told}
         words = ", ".join(f"{told[verdict]} {count}" for verdict, count in counts.items() if count)
-        return f"{words} of {len(self.evidence)} conditions"
+        return f"{words} of {len(conditions)} conditions" if words else f"none of {len(conditions)} conditions run"
 
     @property
     def scope(self) -> str:

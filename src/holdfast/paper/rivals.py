@@ -84,9 +84,11 @@ class Side:
 
     @property
     def compatibility(self) -> float | None:
-        """Return AM, the mean over all pairs of models: what a search in an earlier model's gallery finds."""
+        """Return AM, the mean over all pairs of models: what a search in an earlier model's gallery finds.
+
+        Older records do not have it; nor, as below, the bytes and the steps. The mean is over those that do."""
         found = [run.result["compatibility"]["am"] for run in self.runs if run.result.get("compatibility")]
-        return fmean(found) if len(found) == len(self.runs) else None
+        return fmean(found) if found else None
 
     @property
     def kept(self) -> float | None:
@@ -102,7 +104,7 @@ class Side:
     def _mean(self, name: str) -> float | None:
         values = [run.result.get(name) for run in self.runs]
         numbers = [float(value) for value in values if isinstance(value, int | float)]
-        return fmean(numbers) if len(numbers) == len(values) else None
+        return fmean(numbers) if numbers else None
 
 
 @dataclass(frozen=True)
@@ -160,10 +162,12 @@ def _place(full: Config) -> tuple[str, str, str] | None:
     if head not in heads_of(full.method):
         return None
     wanted = config(full.benchmark, full.method, head, full.seed, quick=full.quick).resolved()
-    return (full.benchmark, full.method, head) if replace(wanted, epochs=full.epochs) == full else None
+    if full.quick:  # a quick run may scale the epochs further
+        wanted = replace(wanted, epochs=full.epochs)
+    return (full.benchmark, full.method, head) if wanted == full else None
 
 
 def seconds_per_step(runs: Sequence[Record]) -> float | None:
-    """Return the mean training time of one step, or None if a record does not say its number of steps."""
+    """Return the mean training time of one step, or None if no record says its number of steps."""
     times = [run.seconds / run.result["steps"] for run in runs if run.result.get("steps")]
-    return fmean(times) if times and len(times) == len(runs) else None
+    return fmean(times) if times else None

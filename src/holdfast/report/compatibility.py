@@ -13,8 +13,8 @@ EXPLAINED = (
     "A gallery is embedded by the model after task j and searched with queries embedded by the model after task i, "
     "over the classes that both know. M[i][j] is the percentage of queries whose nearest gallery vector has the right "
     "class. AC: share of the pairs i > j with M[i][j] at least M[j][j]. AM: mean of all entries. BC: mean over i of "
-    "M[T][i] − M[i][i]. FC: mean over i of M[i][i−1] − M[i][i]. Turned: how far old classes' mean features turned, of "
-    "the angle between classes. (Biondi et al., CL2R)"
+    "M[T][i] − M[i][i]. FC: mean over i of M[i][i−1] − M[i][i], of which the first is a search among fewer classes. "
+    "Turned: how far old classes' mean features turned, of the angle between classes. (Biondi et al., CL2R)"
 )
 
 
@@ -35,17 +35,12 @@ class Row:
 
 
 def rows(edition: Edition) -> list[Row]:
-    """Return one row per set of replay runs that measured compatibility, by benchmark and memory.
+    """Return one row per set of replay runs that measured compatibility, by benchmark, memory and length.
 
     The other methods are in the table of rivals, with AM."""
     replayed = [runs for runs in edition.alike if runs[0].config.method == "replay"]
     found = [_row(runs) for runs in replayed if any(run.result.get("compatibility") for run in runs)]
     return sorted(found, key=lambda row: (row.where, row.name))
-
-
-def where(group: Group) -> str:
-    """Return the benchmark and the memory of a set of runs, in words."""
-    return group.config.benchmark + (f", M={group.memory}" if group.memory else "")
 
 
 def _row(runs: tuple[Record, ...]) -> Row:
@@ -56,7 +51,7 @@ def _row(runs: tuple[Record, ...]) -> Row:
     apart = [run.result["separation"][-1] for run in measured if run.result.get("separation")]
     ac, am, bc, fc = (fmean(value[name] for value in values) for name in ("ac", "am", "bc", "fc"))
     far = f"{fmean(turned):.0f}° of {fmean(apart):.0f}°" if turned and apart else "–"
-    return Row(where(group), group.name, len(measured), group.text(), far, ac, am, bc, fc, values[0]["matrix"])
+    return Row(group.place, group.recipe, len(measured), group.text(), far, ac, am, bc, fc, values[0]["matrix"])
 
 
 def markdown(found: list[Row]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..paper.ablation import HEADS, PUBLISHED, title
 from ..quantities import signed
-from . import rivals
+from . import compatibility, rivals
 from .tables import Entry, Part
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ def markdown(report: Report) -> str:
             for part in table.parts:
                 lines += [f"### {part.caption}{mark}", "", *_markdown_part(part), ""]
         lines += [*_markdown_claims(chapter, mark), *_markdown_questions(chapter, mark), *_markdown_ablation(chapter)]
+        if chapter.compatibility:
+            lines += [f"## Compatibility of each model with the galleries of earlier ones{mark}", "",
+                      compatibility.EXPLAINED, "", *compatibility.markdown(chapter.compatibility), ""]
         lines += [*_markdown_rivals(chapter, mark), *_markdown_others(chapter, mark), *_markdown_runs(chapter, mark)]
     if report.found.left_out:
         lines += ["## Records that did not count", ""]

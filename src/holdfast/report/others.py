@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
@@ -15,6 +16,7 @@ from ..runs.config import Config
 from ..runs.records import Record
 
 SHOWN_ELSEWHERE = {"method", "head", "memory", "slots", "seed", "quick"}
+PLACE = ("backbone", "epochs", "slots")
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,18 @@ class Group:
     @property
     def name(self) -> str:
         return describe(self.config)
+
+    @property
+    def place(self) -> str:
+        """Return what runs must share to be compared: benchmark, memory, and what is unusual in `PLACE`."""
+        memory = [f"M={self.memory}"] if self.memory else []
+        unusual = [f"{name} {value}" for name, value in _flags(self.config).items() if name in PLACE]
+        return ", ".join([self.config.benchmark, *memory, *unusual])
+
+    @property
+    def recipe(self) -> str:
+        """Return the description without what the place says."""
+        return describe(self.config, PLACE)
 
     @property
     def key(self) -> str:
@@ -78,16 +92,20 @@ def others(edition: Edition) -> dict[str, list[Group]]:
     return {name: sorted(groups, key=lambda g: (g.memory or 0, g.name)) for name, groups in sorted(found.items())}
 
 
-def describe(config: Config) -> str:
+def describe(config: Config, without: Sequence[str] = ()) -> str:
     """Return a short description of a run: `replay + simplex, strong recipe`, `gem + expanding, gem-replay`."""
     words = [f"{config.method} + {config.head}"]
-    flags = dict(re.findall(r" --([\w-]+)(?: (?!--)(\S+))?", config.command()))
     strong = _strong(config)
     if strong:
         words.append("strong recipe")
-    left = [f"{name} {value}".strip() for name, value in flags.items()
-            if name not in SHOWN_ELSEWHERE and not (strong and name.replace("-", "_") in strong)]
+    left = [f"{name} {value}".strip() for name, value in _flags(config).items()
+            if name not in (*SHOWN_ELSEWHERE, *without) and not (strong and name.replace("-", "_") in strong)]
     return ", ".join([*words, *left])
+
+
+def _flags(config: Config) -> dict[str, str]:
+    """Return the flags of the run's command, with their values."""
+    return dict(re.findall(r" --([\w-]+)(?: (?!--)(\S+))?", config.command()))
 
 
 def _strong(config: Config) -> dict[str, object]:

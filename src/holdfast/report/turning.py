@@ -14,10 +14,10 @@ from ..paper.editions import Edition
 from ..paper.svg import STYLE, Picture, inline
 from ..runs import plots
 from ..runs.records import Record
-from .compatibility import where
 from .others import Group
 
 MARKS = "osDv^P*X"
+HELD = {(False, True): "#56B4E9", (True, False): "#009E73", (True, True): "#000000"}  # by strong recipe and sphere
 
 
 def turned(run: Record) -> list[float] | None:
@@ -37,13 +37,13 @@ def turned(run: Record) -> list[float] | None:
 
 
 def groups(edition: Edition) -> dict[str, list[Group]]:
-    """Return the sets of replay runs that say how their features turned, by benchmark and memory."""
+    """Return the sets of replay runs that say how their features turned, by benchmark, memory and length."""
     found: dict[str, list[Group]] = {}
     for runs in edition.alike:
         known = tuple(run for run in runs if run.config.method == "replay" and turned(run) is not None
                       and run.result.get("compatibility"))
         if known:
-            found.setdefault(where(Group(known)), []).append(Group(known))
+            found.setdefault(Group(known).place, []).append(Group(known))
     return {place: sorted(each, key=lambda group: group.name) for place, each in sorted(found.items()) if len(each) > 1}
 
 
@@ -61,14 +61,20 @@ def pictures(edition: Edition) -> list[Picture]:
 
 
 def draw(axes: Axes, title: str, found: Iterable[Group]) -> None:
-    """Draw one line per group: the mean over seeds."""
+    """Draw one line per group: the mean over seeds. A head has the same colour in every figure."""
     for index, group in enumerate(found):
         columns: Sequence[tuple[float, ...]] = list(zip(*(turned(run) or [] for run in group.runs)))
         steps = list(range(2, len(columns) + 2))
-        name = group.name.removeprefix("replay + ").replace("vertex-probability", "sphere, p =")
+        name = group.recipe.removeprefix("replay + ").replace("vertex-probability", "sphere, p =")
         axes.plot(steps, [fmean(column) for column in columns], marker=MARKS[index % len(MARKS)], ms=5, lw=1.8,
-                  color=plots.PALETTE[index % len(plots.PALETTE)], label=f"{name} ({len(group.runs)})")
+                  color=_colour(name), label=f"{name} ({len(group.runs)})")
     axes.set(xlabel="tasks learned", ylabel="turned (% of the angle\nbetween classes)")
     axes.set_ylim(bottom=0)
     axes.set_title(title, fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _colour(name: str) -> str:
+    """Return the colour of a head, or of what holds the features of a simplex."""
+    held = HELD.get(("strong recipe" in name, "sphere" in name))
+    return held or plots.COLOURS.get(f"replay+{name.split(',')[0]}", "#999933")

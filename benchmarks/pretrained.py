@@ -3,14 +3,18 @@
     python benchmarks/pretrained.py --vectors clinc150-minilm.npz --labels clinc150.json.gz --batches 15
     python benchmarks/pretrained.py --labels clinc150.json.gz --embedder sentence-transformers:FOLDER --batches 15
     python benchmarks/pretrained.py --vectors clinc150-minilm.npz --labels clinc150.json.gz --shots 1,5,10,50
+    python benchmarks/pretrained.py --labels clinc150.json.gz --tables FOLDER --batches 15
 
 The labels are CLINC150's JSON (`train`, `test`, `oos_test`: lists of [text, intent]); the vectors have the same order.
 With an embedder the texts themselves are embedded, and the seconds are told with and without that. CPU seconds.
+`--method replay` trains a network on the vectors instead of solving. `--tables` writes the batches and the test set as
+CSV files, for `holdfast learn` and `holdfast evaluate`.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import gzip
 import json
 import time
@@ -48,12 +52,28 @@ def load(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, np.ndar
     return texts, vectors, (time.process_time() - began) / count
 
 
-def in_batches(texts: Any, vectors: Any, batches: int, seed: int, per_text: float) -> None:
+def in_order(labels: np.ndarray, batches: int, seed: int) -> list[np.ndarray]:
+    """Return the classes in a shuffled order, in batches."""
+    return np.array_split(np.random.RandomState(seed).permutation(np.unique(labels)), batches)
+
+
+def write_tables(texts: Any, folder: Path, batches: int, seed: int) -> None:
+    """Write each batch of classes and the test set as a CSV file with the columns question and intent."""
+    folder.mkdir(parents=True, exist_ok=True)
+    classes = in_order(np.array([intent for _, intent in texts["train"]]), batches, seed)
+    parts = {f"batch-{number:02}": {*new.tolist()} for number, new in enumerate(classes, 1)}
+    tables = {name: [row for row in texts["train"] if row[1] in new] for name, new in parts.items()}
+    for name, rows in {**tables, "test": texts["test"]}.items():
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("question", "intent"), *rows])
+
+
+def in_batches(texts: Any, vectors: Any, batches: int, seed: int, per_text: float, method: str) -> None:
     """Print a row per batch of classes."""
     y, y_test = (np.array([intent for _, intent in texts[part]]) for part in ("train", "test"))
-    order = np.random.RandomState(seed).permutation(np.unique(y))
-    model = IncrementalClassifier(slots=1000)
-    columns = ("classes", "solved", "s per batch", "with embedding", "logistic", "s per refit", "nearest mean")
+    order = np.concatenate(in_order(y, batches, seed))
+    model = IncrementalClassifier(slots=1000, method=method)
+    columns = ("classes", method, "s per batch", "with embedding", "logistic", "s per refit", "nearest mean")
     table = Table(*columns, title=f"{len(order)} classes in {batches} batches")
     seen = np.array([], dtype=order.dtype)
     for new in np.array_split(order, batches):
@@ -76,8 +96,8 @@ def in_batches(texts: Any, vectors: Any, batches: int, seed: int, per_text: floa
     sure = joint.predict_proba(np.r_[vectors["test"], vectors["oos_test"]]).max(1)
     refused = np.mean([answer is None for answer in model.predict(vectors["test"], reject=0.05)])
     console.print(
-        f"Out of scope, AUROC: solved {roc_auc_score(strange, novelty):.3f}, logistic regression's largest probability "
-        f"{roc_auc_score(strange, -sure):.3f}. reject=0.05 refuses {100 * refused:.1f} % of known texts."
+        f"Out of scope, AUROC: {method} {roc_auc_score(strange, novelty):.3f}, logistic regression's largest "
+        f"probability {roc_auc_score(strange, -sure):.3f}. reject=0.05 refuses {100 * refused:.1f} % of known texts."
     )
 
 
@@ -105,15 +125,21 @@ def main() -> None:
     parser.add_argument("--embedder", help="or an embedder for its texts")
     parser.add_argument("--batches", type=int, default=15)
     parser.add_argument("--shots", help="samples per class, such as 1,5,10,50: this table instead")
+    parser.add_argument("--method", choices=("solved", "replay"), default="solved")
+    parser.add_argument("--tables", type=Path, help="write the batches as CSV files into this folder, and nothing else")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.tables:
+        with gzip.open(options.labels) as file:
+            write_tables(json.load(file), options.tables, options.batches, options.seed)
+        return
     if not options.vectors and not options.embedder:
         parser.error("give --vectors or --embedder")
     texts, vectors, per_text = load(options)
     if options.shots:
         few_shots(texts, vectors, [int(word) for word in options.shots.split(",")], options.seed)
     else:
-        in_batches(texts, vectors, options.batches, options.seed, per_text)
+        in_batches(texts, vectors, options.batches, options.seed, per_text, options.method)
 
 
 if __name__ == "__main__":

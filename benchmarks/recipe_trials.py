@@ -13,7 +13,9 @@ by which old classes' mean features turned, the angle between classes, and AM, t
 (docs/staying-put.md).
 
 Besides there is what was tried but is not part of the package: `ema`, `spare` ("outside" or "rotations": quarter turns
-as targets in empty slots) and the variations "pixel", "pixel-half", "affine" and "affine-half".
+as targets in empty slots), the variations "pixel", "pixel-half", "affine" and "affine-half", and a sphere that is no
+constant: `"within": [0.9, 0.999]` lets the radius grow from one vertex probability to the other while each task is
+learned, `"by_task": [0.999, 0.9]` from the first task to the last.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast import data, hardware, randomness
+from holdfast.heads.fixed import FixedHead, radius_for
 from holdfast.learning import augment, compatibility, metrics
 from holdfast.learning.streams import Samples, Stream, validated
 from holdfast.learning.training import Trainer
@@ -101,6 +104,32 @@ def use_spare_slots(method: Replay, kind: str) -> None:
     method.loss = loss  # type: ignore[method-assign]
 
 
+def use_changing_sphere(trainer: Trainer, probabilities: list[float], within: bool) -> None:
+    """Move the radius linearly between two vertex probabilities: within each task, or from the first to the last."""
+    head, method = trainer.learner.head, trainer.method
+    assert isinstance(head, FixedHead)
+    first, last = (radius_for(head.polytope, p) for p in probabilities)
+    begin, observe, steps = method.begin_task, method.observe, 0
+
+    def begun(task: Any) -> None:
+        nonlocal steps
+        begin(task)
+        steps = 0
+        if not within:
+            head.radius = first + (last - first) * task.index / (len(trainer.tasks) - 1)
+
+    def observed(images: Tensor, slots: Tensor) -> Tensor:
+        nonlocal steps
+        if within:
+            whole = trainer.epochs * math.ceil(len(trainer.tasks[trainer.at.task].train) / method.new_per_batch())
+            head.radius = first + (last - first) * min(1.0, steps / whole)
+            steps += 1
+        return observe(images, slots)
+
+    head.radius = first
+    method.begin_task, method.observe = begun, observed  # type: ignore[method-assign]
+
+
 def use_average(trainer: Trainer, decay: float) -> None:
     """Test with a moving average of the weights."""
     learner, step, evaluate = trainer.learner, trainer.method.step, trainer._evaluate
@@ -138,6 +167,7 @@ def trial(options: dict[str, Any]) -> Outcome:
     """Train once, and measure on the held-back images."""
     options = {**DEFAULTS, **options}
     per, ema, spare = options.pop("per", 2000), options.pop("ema", None), options.pop("spare", None)
+    spheres = {name: options.pop(name) for name in ("within", "by_task") if name in options}
     config = Config(**options).resolved()
     trainer = build.make_trainer(config, stream_of(config, per), torch.device("cpu"))
     assert isinstance(trainer.method, Replay)
@@ -145,6 +175,8 @@ def trial(options: dict[str, Any]) -> Outcome:
         use_spare_slots(trainer.method, spare)
     if ema:
         use_average(trainer, ema)
+    for name, probabilities in spheres.items():
+        use_changing_sphere(trainer, probabilities, within=name == "within")
     trainer.run()
     at, slots = trainer.at, [task.slots for task in trainer.tasks]
     history = torch.stack(at.features)

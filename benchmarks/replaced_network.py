@@ -35,8 +35,8 @@ HEADS: dict[str, dict[str, Any]] = {
     "trainable, preallocated": {"head": "preallocated", "embedding": 9},
     "simplex": {"head": "simplex"},
     "simplex, sphere p = 0.99": {"head": "simplex", "vertex_probability": 0.99},
-    "simplex, strong recipe": {"head": "simplex", "balance": True, "distill": "features"},
-    "simplex, strong recipe, sphere p = 0.99": {
+    "simplex, balance, distill features": {"head": "simplex", "balance": True, "distill": "features"},
+    "simplex, balance, distill features, sphere p = 0.99": {
         "head": "simplex", "balance": True, "distill": "features", "vertex_probability": 0.99,
     },
 }

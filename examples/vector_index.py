@@ -2,8 +2,9 @@
 
 Digits come five at first, then two, then three. After each batch the new images' vectors go into the index, computed by
 the model of that moment; the old ones stay as they are. At the end the latest model's queries search it, beside an
-index that was rebuilt by the latest model. Four models: with the fixed head (simplex) and the usual one (expanding),
-each with and without holding remembered vectors in place (distill="features", as the default recipe does).
+index that was rebuilt by the latest model. Five models: the default, which never trains the network, and four that
+train by replay, with the fixed head (simplex) and the usual one (expanding), each with and without holding remembered
+vectors in place (distill="features", as the default recipe does).
 
     pip install 'holdfast[faiss,usearch]'
     python examples/vector_index.py
@@ -18,6 +19,14 @@ from sklearn.model_selection import train_test_split
 from holdfast import IncrementalClassifier
 
 BATCHES = (range(5), range(5, 7), range(7, 10))
+REPLAY = {"method": "replay", "memory": 500, "epochs": 20}
+MODELS = {
+    "default (solved)": {},
+    "replay, simplex, distill": {**REPLAY, "head": "simplex", "distill": "features"},
+    "replay, expanding, distill": {**REPLAY, "head": "expanding", "distill": "features"},
+    "replay, simplex": {**REPLAY, "head": "simplex", "distill": "none"},
+    "replay, expanding": {**REPLAY, "head": "expanding", "distill": "none"},
+}
 
 
 class Faiss:
@@ -54,7 +63,7 @@ def live(kind: type[Faiss] | type[Usearch], **settings: object) -> tuple[float, 
     """Recall@1 in the index that was never touched again, in a rebuilt one, and what the model itself advises."""
     digits = load_digits()
     gallery, queries, gallery_y, queries_y = train_test_split(digits.data, digits.target, random_state=0)
-    clf = IncrementalClassifier(**{"slots": 100, "memory": 500, "epochs": 20, "device": "cpu", **settings})
+    clf = IncrementalClassifier(**{"slots": 100, "device": "cpu", **settings})
     index, stored, order = None, [], []
     for batch in BATCHES:
         new = np.isin(gallery_y, list(batch))
@@ -73,13 +82,11 @@ def live(kind: type[Faiss] | type[Usearch], **settings: object) -> tuple[float, 
 
 
 def main() -> None:
-    print(f"{'head':10} {'distill':9} {'index':8} {'kept':>7} {'rebuilt':>8}  the model's advice")
+    print(f"{'model':27} {'index':8} {'kept':>7} {'rebuilt':>8}  the model's advice")
     for kind in (Faiss, Usearch):
-        for head in ("simplex", "expanding"):
-            for distill in ("features", "none"):
-                kept, fresh, advice = live(kind, head=head, distill=distill)
-                name = kind.__name__.lower()
-                print(f"{head:10} {distill:9} {name:8} {100 * kept:6.1f} % {100 * fresh:6.1f} %  {advice}", flush=True)
+        for name, settings in MODELS.items():
+            kept, fresh, advice = live(kind, **settings)
+            print(f"{name:27} {kind.__name__.lower():8} {100 * kept:6.1f} % {100 * fresh:6.1f} %  {advice}", flush=True)
 
 
 if __name__ == "__main__":

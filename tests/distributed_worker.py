@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -74,6 +75,12 @@ def main(out: Path) -> None:
         for case in BROKEN_OFF:
             done(f"{case}-begun", results(case, most=HALF))
             done(f"{case}-ended", results(case, files.read_tensors(out / f"{case}-begun-by-one.safetensors")))
+    files.write_json(out / f"threads-{os.environ['RANK']}.json", threads())
+
+
+def threads() -> list[str]:
+    """The names of this process's threads, where the system lists them."""
+    return sorted(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm"))
 
 
 if __name__ == "__main__":

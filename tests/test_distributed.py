@@ -61,6 +61,13 @@ def assert_alike(one: State, other: State) -> None:
 
 
 @pytest.mark.slow
+def test_no_thread_of_the_group_outlives_the_session(by_two: Path) -> None:
+    """Such a thread may want the interpreter's lock when the interpreter is gone, and aborts the process."""
+    for rank in (0, 1):
+        assert not [name for name in files.read_json(by_two / f"threads-{rank}.json") if "gloo" in name]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_do_what_one_does(case: str, by_two: Path) -> None:
     assert_alike(results(case), files.read_tensors(by_two / f"{case}.safetensors"))

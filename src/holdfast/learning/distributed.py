@@ -186,6 +186,10 @@ def session() -> Iterator[None]:
         return
     if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
         raise BadConfig(f"WORLD_SIZE is {world} but {missing[0]} is not set: start with torchrun, or unset WORLD_SIZE.")
+    # Its functions have the process group as a default argument. The optimiser imports it at the first step: then the
+    # group would outlive `destroy_process_group`, and its threads could abort the process at its end.
+    import torch.distributed.nn.functional
+
     if torch.cuda.is_available():
         torch.cuda.set_device(_local_rank())
         dist.init_process_group("cpu:gloo,cuda:nccl", timeout=TIMEOUT)

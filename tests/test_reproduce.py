@@ -15,6 +15,8 @@ from holdfast.paper import cells as paper
 from holdfast.runs.config import Config
 from holdfast.sweeps import cost, survey
 
+RECORDS = Path(__file__).parents[1] / "results"
+
 
 def told(*words: str) -> list[str]:
     """What a dry run of `reproduce` prints."""
@@ -151,3 +153,11 @@ def test_a_dry_run_says_what_eight_gpus_would_take() -> None:
                                          "--dry-run", "--as-if", "19.5x8"])
     assert found.exit_code == 0, found.output
     assert "an estimate for 8 GPUs of 19.5 TFLOPS" in " ".join(found.output.split())
+
+
+def test_runs_that_the_records_have_are_not_run_again(tmp_path: Path) -> None:
+    words = ["rivals", "--method", "ncm", "--seeds", "1", "--out", str(tmp_path)]
+    assert [line.split()[0] for line in runs(told(*words))] == ["missing", "missing"]
+    assert [line.split()[0] for line in runs(told(*words, "--records", str(RECORDS)))] == ["done", "done"]
+    assert runs(told(*words, "--records", str(tmp_path / "none"))) == runs(told(*words))
+    assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from holdfast.errors import BadConfig, CannotWrite, RunLocked
 from holdfast.hardware import Machine
 from holdfast.runs.config import Config
 from holdfast.runs.folder import RunFolder
+from holdfast.runs.records import Record
 from holdfast.sweeps import engines, sweep
 from holdfast.sweeps.engines import LOCKED, SAVED, Handle, Job, failure_of, record_failure
 from holdfast.sweeps.share import Share
@@ -100,6 +102,17 @@ def test_records_are_copied_as_each_run_ends_not_when_all_have(tmp_path: Path) -
     run = swept(tmp_path, Scripted(finishes), finished=copied, watch=look)
     assert there[0] == [f"{run.config.name}.json"]  # at the first look after it, which is in the sweep
     assert (records / there[0][0]).read_bytes() == run.folder.result.read_bytes()
+
+
+def test_a_recorded_run_is_done_and_its_record_stays_as_it_is(tmp_path: Path) -> None:
+    run = swept(tmp_path / "made", Scripted(finishes))
+    sweep.collect([run], results := tmp_path / "records")
+    record = Record("a record", CONFIG, run.result or {})
+    here, other = survey([CONFIG, replace(CONFIG, seed=7)], tmp_path / "empty", [record])
+    assert (here.state, other.state) == ("done", "missing")
+    assert here.result == run.result
+    sweep.collect([here, other], results)  # nothing to copy: the run has no folder here
+    assert [path.name for path in results.iterdir()] == [f"{CONFIG.name}.json"]
 
 
 # Tries.

@@ -20,11 +20,12 @@ from ..paper import cells as paper
 from ..paper import rivals
 from ..runs.benchmarks import BENCHMARKS
 from ..runs.config import Config
+from ..runs.records import Record, read
 from ..signals import Stopping
 from ..sweeps import cost, engines
 from ..sweeps.cost import Imagined
 from ..sweeps.engines import Engine
-from ..sweeps.share import SMALL, Share
+from ..sweeps.share import SMALL, Share, is_address
 from ..sweeps.survey import OPEN, Run, State, survey
 from ..sweeps.sweep import collect, put
 from .options import complaints, console, with_machine
@@ -89,7 +90,9 @@ def reproduce(
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads per run")] = 1,
     records: Annotated[
-        str | None, typer.Option("--records", help="folder or address (s3://...) to which results are also copied")
+        str | None,
+        typer.Option("--records", help="folder or address (s3://...) to which results are also copied; runs that a "
+                                       "folder has already are not run again"),
     ] = None,
     on: Annotated[str, typer.Option("--on", help="local, ray[:ADDRESS] or slurm[:partition=NAME,...]")] = "local",
     cpus: Annotated[float, typer.Option("--cpus", help="CPUs per run (ray, slurm)")] = 1,
@@ -127,7 +130,7 @@ def reproduce(
         shared.check()
         for config in chosen:
             shared.pull(Path(machine.out) / config.name, SMALL)
-    runs = survey(chosen, machine.out)
+    runs = survey(chosen, machine.out, recorded(records))
     imagined = _measured(runs, machine, as_if, dry_run)
     if dry_run:
         for run in runs:
@@ -145,6 +148,13 @@ def reproduce(
     if any(run.state is State.FAILED for run in runs) and not dry_run:
         complaints.print("Run them again with --retry-failed.")
         raise typer.Exit(1)
+
+
+def recorded(records: str | None) -> Sequence[Record]:
+    """Return the finished runs in the folder of records, if there is one."""
+    if records is None or is_address(records) or not Path(records).is_dir():
+        return ()
+    return read(Path(records)).runs
 
 
 def _measured(runs: list[Run], machine: Machine, as_if: str | None, dry_run: bool) -> Imagined | None:

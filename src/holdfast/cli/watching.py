@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..hardware import Machine
+from ..quantities import duration
 from ..signals import Stopping
 from ..sweeps.engines import Engine
 from ..sweeps.survey import Run, State, estimate, time_left
@@ -89,6 +90,5 @@ def summary(runs: Sequence[Run], places: int) -> str:
     """Return one line: the number of runs per state, and the estimated time left."""
     counts = {name: sum(state(run) == name for run in runs) for name in STATES}
     left = time_left(runs, places)
-    hours = f"about {left / 3600:.1f} hours left" if left > 5400 else f"about {left / 60:.0f} minutes left"
     told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return f"{len(runs)} runs: {told}" + (f"; {hours} on {places} at once" if left else "")
+    return f"{len(runs)} runs: {told}" + (f"; about {duration(left)} left, {places} at once" if left else "")

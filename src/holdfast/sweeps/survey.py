@@ -17,6 +17,7 @@ from ..data.own import check_same
 from ..errors import BadData, BadFile, CannotRead
 from ..runs.config import Config
 from ..runs.folder import RunFolder
+from ..runs.records import Record, protocol
 from .engines import Handle, failure_of
 
 
@@ -83,16 +84,20 @@ class Run:
         return self.state
 
 
-def survey(configs: Iterable[Config], out: Path | str) -> list[Run]:
-    """Return the state of each config without changing anything; equal configs count once."""
+def survey(configs: Iterable[Config], out: Path | str, recorded: Iterable[Record] = ()) -> list[Run]:
+    """Return the state of each config without changing anything; equal configs count once.
+
+    A run is also done if it is `recorded`, although `out` has no folder of it."""
     runs: dict[str, Run] = {}
+    known = {protocol(record.config): record for record in recorded}
     now = cache(data.fingerprint)  # read each data set once
     for config in configs:
         full = config.resolved()
         if full.name in runs:
             continue
         run = runs[full.name] = Run(full, RunFolder(Path(out) / full.name))
-        run.look()
+        if run.look() in OPEN and (record := known.get(protocol(full))) is not None:
+            run.state, run.note, run.result = State.DONE, f"recorded in {record.name}", record.result
         anew = f"start it anew: {full.command()} --fresh"
         try:
             check_same(run.folder.result, (run.result or {}).get("data"), partial(now, full.protocol.dataset), anew)

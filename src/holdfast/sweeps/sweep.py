@@ -141,7 +141,8 @@ class Sweep:
 
 def collect(runs: Iterable[Run], records: Path | str) -> None:
     """Copy each finished run's result to `records`, the folder or address that the report reads."""
-    put({f"{run.config.name}.json": run.folder.result for run in runs if run.result is not None}, records)
+    done = [run for run in runs if run.result is not None and run.folder.result.exists()]  # others come from records
+    put({f"{run.config.name}.json": run.folder.result for run in done}, records)
 
 
 def put(named: Mapping[str, Path], records: Path | str) -> None:

@@ -63,4 +63,5 @@ def test_the_best_value_is_named_with_the_command_that_uses_it(monkeypatch: pyte
     answer = CliRunner().invoke(cli.app, [*words.split(), *options])
     assert answer.exit_code == 0, answer.exception
     assert answer.output.splitlines()[-1] == f"holdfast {words} --strength 1"
-    assert answer.output.index("60.00") < answer.output.index("50.00") < answer.output.index("40.00")
+    rows = [line.replace("│", " ").split() for line in answer.output.splitlines() if " % " in line]
+    assert [(row[0], row[-1]) for row in rows] == [("60.00", "1.0"), ("50.00", "100.0"), ("40.00", "10.0")]

@@ -22,7 +22,7 @@ from ..runs.config import Config
 from ..runs.folder import RunFolder
 from ..signals import Stopping
 from ..sweeps import engines
-from ..sweeps.search import grid
+from ..sweeps.search import grid, setting
 from ..sweeps.survey import survey
 from .options import complaints, console, with_config, with_machine
 from .result_table import show_result
@@ -108,10 +108,12 @@ def search_grid(config: Config, wishes: list[str], machine: Machine) -> None:
     runs = survey(grid(config, wishes), machine.out)
     engine = engines.Local(threads=machine.threads or 1, device=machine.device)
     conclude(runs, watched(runs, machine, engine))
-    table = Table("accuracy on the validation split", "run")
+    names = [setting(wish)[0] for wish in wishes]
+    table = Table("accuracy on the validation split", *(name.replace("_", "-") for name in names))
     done = sorted((run for run in runs if run.result), key=lambda run: -run.result["final_average_accuracy"])  # type: ignore[index]
     for run in done:
-        table.add_row(f"{run.result['final_average_accuracy']:.2f} %", run.config.command())  # type: ignore[index]
+        values = (run.config.options.get(name, getattr(run.config, name, None)) for name in names)
+        table.add_row(f"{run.result['final_average_accuracy']:.2f} %", *map(str, values))  # type: ignore[index]
     console.print(table)
     if not done:
         raise typer.Exit(1)

@@ -31,11 +31,16 @@ def searchable(config: Config) -> dict[str, Option]:
     return found | {each.name: each for _, _, declares in config.owners() for each in declared(declares)}
 
 
+def setting(wish: str) -> tuple[str, str]:
+    """Split "less-forget=1,5" into the setting's name, "less_forget", and its values, "1,5"."""
+    name, _, text = wish.partition("=")
+    return name.strip().lstrip("-").replace("-", "_"), text.strip()
+
+
 def _values(config: Config, wish: str) -> list[tuple[str, Any]]:
-    name, equals, text = wish.partition("=")
-    name, known = name.strip().lstrip("-").replace("-", "_"), searchable(config)
+    (name, text), known = setting(wish), searchable(config)
     if name not in known:
         raise nearest("setting to search over", name, known)
-    if not equals or not text.strip():
+    if not text:
         raise BadConfig(f"--search {wish!r} names no values; write it like --search {name}=1,10,100.")
     return [(name, value) for value in dict.fromkeys(known[name].parse(word.strip()) for word in text.split(","))]

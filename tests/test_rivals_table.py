@@ -109,3 +109,12 @@ def test_what_older_records_do_not_say_comes_from_the_others() -> None:
     side = rivals.rows([of("replay", "simplex", 80.0, **known), of("replay", "simplex", 82.0, 1),
                         of("icarl", "simplex", 80.0)])[0].fixed
     assert side is not None and (side.compatibility, side.kept, side.time) == (90.0, 100.0, pytest.approx(1.0))
+
+
+def test_the_gain_is_taken_over_the_seeds_that_both_heads_have() -> None:
+    runs = [of("icarl", "simplex", 85.0), of("icarl", "expanding", 84.0), of("icarl", "expanding", 94.0, 1)]
+    row = next(row for row in rivals.rows([*made()[:2], *runs]) if row.method == "icarl")
+    assert row.gain == pytest.approx(1.0)
+    apart = [of("icarl", "simplex", 85.0), of("icarl", "expanding", 94.0, 1)]
+    row = next(row for row in rivals.rows([*made()[:2], *apart]) if row.method == "icarl")
+    assert row.gain is None

@@ -15,6 +15,7 @@ from holdfast.learning.learner import Learner
 from holdfast.methods import METHODS
 from holdfast.methods.rehearsal import Rehearsal
 from holdfast.paper import rivals
+from holdfast.solving.ridge import choose_penalty
 from penalties_factory import Flat, make_learner, make_method, make_task, moved
 
 NEW = ("er-ace", "der", "der++", "lwf", "icarl", "lucir", "il2m", "wa", "ncm", "slda", "ranpac")
@@ -215,6 +216,22 @@ def test_il2m_rectifies_old_scores_where_a_new_class_wins() -> None:
     assert method.predict(learner.embed_frozen(images)).tolist() == expected != plain
 
 
+def test_il2m_keeps_the_statistics_of_a_class_from_the_task_that_brought_it() -> None:
+    method, *_ = in_second_task("il2m")
+    first = method.first.clone()
+    with torch.no_grad():
+        method.learner.head.rows.weight.mul_(0.5)  # the model that the second task ends with has other scores
+    method.end_task(make_task(1, slots=(2, 3)))
+    second = method.first[2:].clone()
+    method.begin_task(make_task(2, slots=(4, 5)))
+    with torch.no_grad():
+        method.learner.head.rows.weight.mul_(3.0)
+    method.end_task(make_task(2, slots=(4, 5)))
+    assert method.first[:4].tolist() == [*first.tolist(), *second.tolist()]
+    assert len(method.first) == len(method.confidence) == 6
+    assert not torch.allclose(method.now[2:4], second)  # what those classes score now
+
+
 def test_il2m_leaves_a_sample_alone_whose_best_class_is_old() -> None:
     method, *_ = in_second_task("il2m")
     method.end_task(make_task(1, slots=(2, 3)))
@@ -322,9 +339,13 @@ def test_ranpac_is_ridge_regression_on_random_features(head: str) -> None:
     assert np.allclose(found, outputs, atol=1e-5)
 
 
-def test_ranpac_chooses_its_penalty_without_help() -> None:
-    method, *_ = streamed("ranpac", "expanding", projections=40)
-    assert all(bool(p.isfinite().all()) for p in method.learner.parameters())
+def test_ranpac_uses_the_penalty_that_cross_validation_chooses() -> None:
+    method, x, y, tests, found = streamed("ranpac", "expanding", projections=40)
+    p = method.expansion.matrix.double().numpy()
+    h, t = np.maximum(x @ p, 0), np.maximum(features(tests) @ p, 0)
+    ridge = choose_penalty(method.sums, 40).penalty
+    outputs = t @ np.linalg.inv(h.T @ h + ridge * np.eye(40)) @ h.T @ np.eye(4)[y]
+    assert np.allclose(found, outputs, rtol=1e-3, atol=1e-9) and np.abs(outputs).max() > 1e-6
 
 
 # What all of them share.

@@ -145,6 +145,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {  # method: (what, file, t
         ("new classes rectified too", "il2m.py",
          "torch.where(self.fresh, mine, self.means(exemplars, self.memory.slots[held]))",
          "self.means(exemplars, self.memory.slots[held])"),
+        ("old classes measured again", "il2m.py", "torch.cat([self.first, mine[self.fresh]])",
+         "torch.cat([self.now[~self.fresh], mine[self.fresh]])"),
     ],
     "wa": [
         ("weights exchanged", "wa.py", "(1 - share) * loss + share * distance",
@@ -169,6 +171,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {  # method: (what, file, t
     "ranpac": [
         ("no ReLU", "ranpac.py", "(x @ self.matrix).relu()", "(x @ self.matrix)"),
         ("centred moments", "ranpac.py", "sums.within + sums.means.T @ sums.sums", "sums.within"),
+        ("penalty not chosen", "ranpac.py", "choose_penalty(sums, sums.dim).penalty", "1e6"),
         ("penalty ignored", "ranpac.py", "add_diagonal(gram, ridge)", "add_diagonal(gram, 1e-3)"),
         ("means instead of sums", "ranpac.py", "torch.cholesky_solve(sums.sums.T", "torch.cholesky_solve(sums.means.T"),
     ],

@@ -123,8 +123,12 @@ class Row:
 
     @property
     def gain(self) -> float | None:
-        """Return the accuracy with the simplex minus that with the native head."""
-        return None if self.fixed is None or self.native is None else self.fixed.accuracy - self.native.accuracy
+        """Return the accuracy with the simplex minus that with the native head, over the seeds that both have."""
+        if self.fixed is None or self.native is None:
+            return None
+        fixed, native = ({run.config.seed: run.accuracy for run in side.runs} for side in (self.fixed, self.native))
+        both = fixed.keys() & native.keys()
+        return fmean(fixed[seed] - native[seed] for seed in both) if both else None
 
 
 def rows(runs: Iterable[Record]) -> list[Row]:

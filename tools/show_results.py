@@ -1,5 +1,5 @@
 """Write what `results/` says into the documentation: README.md, docs/beyond.md, docs/rivals.md,
-docs/rivals-today.md, docs/staying-put.md, results/README.md.
+docs/rivals-today.md, docs/rivals/, docs/staying-put.md, results/README.md.
 
     python tools/show_results.py            # tables between their markers, and docs/images/evolution.png
     python tools/show_results.py --check    # only say what is out of date (the tests do this)
@@ -112,6 +112,12 @@ def rivals_table(edition: Edition) -> str:
     return "\n".join(lines)
 
 
+def family_table(report: page.Report, family: str) -> str:
+    """Every number of a family's methods, and replay's to compare with."""
+    shown = [row for row in report.chapters[0].rivals if row.family == family or row.method == "replay"]
+    return "\n".join(rival_table.markdown(shown))
+
+
 def ablation_table(report: page.Report) -> str:
     return "\n".join(exports.ablation_table(report.chapters[0]))
 
@@ -166,7 +172,9 @@ def main() -> None:
         ("docs/rivals.md", "runs", rivals_table(edition)),
         ("docs/beyond.md", "ablation", ablation_table(report)),
         ("docs/staying-put.md", "compatibility", "\n".join(compatibility.markdown(report.chapters[0].compatibility))),
-        ("docs/rivals-today.md", "rivals", "\n".join(rival_table.markdown(report.chapters[0].rivals))),
+        ("docs/rivals-today.md", "rivals", "\n".join(rival_table.side_by_side(report.chapters[0].rivals))),
+        *((f"docs/rivals/{family}.md", "numbers", family_table(report, family))
+          for family in ("memory", "distillation", "bias", "penalties", "streaming")),
     ):
         before = wanted.get(ROOT / place) or (ROOT / place).read_text()
         wanted[ROOT / place] = pages.filled(before, TOOL, name, content)

@@ -124,8 +124,8 @@ def _markdown_ablation(chapter: Chapter) -> list[str]:
 def _markdown_rivals(chapter: Chapter, mark: str) -> list[str]:
     if not chapter.rivals:
         return []
-    return [f"## The rivals, with the simplex and with their native head{mark}", "", rivals.EXPLAINED, "",
-            *rivals.markdown(chapter.rivals), ""]
+    return [f"## The rivals, with the simplex and with their native head{mark}", "",
+            *rivals.side_by_side(chapter.rivals), "", rivals.EXPLAINED, "", *rivals.markdown(chapter.rivals), ""]
 
 
 def ablation_table(chapter: Chapter) -> list[str]:

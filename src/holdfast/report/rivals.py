@@ -9,12 +9,11 @@ from ..paper.rivals import FIXED, Row, Side, heads_of
 from ..quantities import byte_size, number, signed
 
 EXPLAINED = (
-    "Each column has the simplex first, then the method's native head. Accuracy: final average accuracy in percent, "
-    "mean ± standard deviation (ddof 0) over seeds. Turned: how far the mean features of old classes turned since they "
-    "were learned, in percent of the angle between classes. Compatibility: AM, what a search in the galleries of all "
-    "earlier models finds, in percent. Kept: bytes kept from task to task besides the network. "
-    "Time: training time per step, relative to replay with the same kind of head; streaming methods work in their "
-    "first epoch only, and the mean is over all epochs."
+    "Accuracy: final average accuracy in percent, mean ± standard deviation (ddof 0) over seeds. Turned: how far the "
+    "mean features of old classes turned since they were learned, in percent of the angle between classes. "
+    "Compatibility: AM, what a search in the galleries of all earlier models finds, in percent. Kept: bytes kept from "
+    "task to task besides the network. Time: training time per step, relative to replay with the same kind of head; "
+    "streaming methods work in their first epoch only, and the mean is over all epochs."
 )
 NONE = "–"
 
@@ -46,9 +45,7 @@ def benchmarks(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 def cells(row: Row, shown: dict[str, Callable[[Side], str]]) -> list[str]:
     """Return one row's texts: two per column, then the difference in accuracy and the numbers of seeds."""
-    texts = [NONE if side is None else show(side) for show in shown.values() for side in row.sides]
-    seeds = "/".join(str(len(side.runs)) for side in row.sides if side is not None)
-    return [*texts, _shown(row.gain, signed), seeds]
+    return [*(NONE if side is None else show(side) for show in shown.values() for side in row.sides), *_compared(row)]
 
 
 def native(row: Row) -> str:
@@ -58,13 +55,33 @@ def native(row: Row) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> list[str]:
-    """Return the table's lines, one block per benchmark."""
+    """Return every number, one block per benchmark, one line per method and head."""
     lines: list[str] = []
     for name, some in benchmarks(rows):
         shown = columns(some)
-        heads = [text for each in shown for text in (f"{each}, simplex", f"{each}, native")]
-        titles = ["family", "method", "native head", *heads, "simplex − native", "seeds"]
-        lines += [f"{name}:", "", f"| {' | '.join(titles)} |", "|---|---|---|" + "--:|" * (len(titles) - 3)]
-        lines += [f"| {' | '.join([row.family, row.method, native(row), *cells(row, shown)])} |" for row in some]
-        lines.append("")
+        texts = [[row.method, side.head, *(show(side) for show in shown.values()), str(len(side.runs))]
+                 for row in some for side in row.sides if side is not None]
+        lines += _table(name, ["method", "head", *shown, "seeds"], 2, texts)
     return lines[:-1]
+
+
+def side_by_side(rows: Sequence[Row]) -> list[str]:
+    """Return the accuracies with both heads, one block per benchmark, one line per method."""
+    lines: list[str] = []
+    for name, some in benchmarks(rows):
+        texts = [[row.family, row.method, native(row), *cells(row, {"accuracy": COLUMNS["accuracy"]})] for row in some]
+        titles = ["family", "method", "native head", "simplex", "native", "simplex − native", "seeds"]
+        lines += _table(name, titles, 3, texts)
+    return lines[:-1]
+
+
+def _compared(row: Row) -> tuple[str, str]:
+    seeds = "/".join(str(len(side.runs)) for side in row.sides if side is not None)
+    return _shown(row.gain, signed), seeds
+
+
+def _table(name: str, titles: list[str], words: int, texts: list[list[str]]) -> list[str]:
+    """Return a table under its name; the columns after the first `words` are aligned to the right."""
+    rule = "|" + "---|" * words + "--:|" * (len(titles) - words)
+    heading, *lines = [f"| {' | '.join(line)} |" for line in (titles, *texts)]
+    return [f"{name}:", "", heading, rule, *lines, ""]

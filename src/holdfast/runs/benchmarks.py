@@ -131,7 +131,7 @@ def register(benchmark: Benchmark, line: str) -> None:
 
 
 # Found with `holdfast run split-digits --method NAME --search OPTION=VALUES`, on a validation split of a tenth of the
-# training samples (seed 0); docs/rivals-today.md lists every value and its accuracy. The values of
+# training samples (seed 0); the pages in docs/rivals/ list every value and its accuracy. The values of
 # LwF, DER, DER++ and LUCIR on split-mnist were found in the same way.
 DIGITS = {
     "ewc.strength": 1_000_000, "online-ewc.strength": 1_000_000, "si.strength": 10_000, "mas.strength": 100,

@@ -236,3 +236,29 @@ def test_the_two_by_two_is_shown_with_what_is_missing() -> None:
     assert [each.text for each in square.readings] == ["81.00", "not run", "79.00", "64.00"]
     assert "+15.00 points" in square.answer and "no interval" in square.answer
     assert "--softmax-over seen" in square.readings[1].config.command()
+
+
+def test_each_question_of_two_heads_names_its_own_columns() -> None:
+    by_title = {question.title: question for question in questions(editions(())[0])}
+    rates = by_title["Which learning rate? split-mnist, M=100"]
+    assert rates.columns == ("learning rate 0.001", "learning rate 0.0001")
+    assert {row: [each.config.lr for each in some] for row, some in rates.rows.items()} == {
+        "simplex": [0.001, 0.0001], "expanding": [0.001, 0.0001]
+    }
+    pair = by_title["Does GEM train on its memory as well? split-mnist, M=100"]
+    assert pair.columns == ("",) and list(pair.rows) == ["new data alone", "memory as well"]
+
+
+def test_pre_allocation_is_asked_on_split_mnist_for_both_heads() -> None:
+    def slots(head: str, number: int) -> Config:
+        return Config("split-mnist", memory=100, head=head, slots=number)
+
+    some = runs(slots("simplex", 10), [80.0, 82.0, 81.0]) + runs(slots("simplex", 1000), [81.0, 84.0, 82.0])
+    some += runs(slots("preallocated", 10), [79.0]) + runs(slots("preallocated", 50), [77.0])
+    (asked,) = [each for each in questions(editions(some)[0]) if each.title.endswith("accuracy? split-mnist, M=100")]
+    assert [each.text for each in asked.rows["trainable"]] == ["79.00", "77.00", "not run", "not run"]
+    # differences 1, 2, 1: mean 1.33, deviation 0.577, t(0.975, 2 degrees of freedom) = 4.303
+    assert asked.answer == (
+        "Against 10 slots: simplex, 1000 slots: +1.33 points (95 %: −0.10 to +2.77); "
+        "trainable, 50 slots: −2.00 points (one seed, no interval)."
+    )

@@ -100,6 +100,12 @@ def test_the_page_starts_with_the_best_results_and_a_map_of_all_cells(results: P
                                                                    .chapters[0].tables for e in t.entries)
 
 
+def test_a_question_about_rates_has_a_column_for_each_rate(results: Path) -> None:
+    text = page_of(results)
+    (asked,) = re.findall(r"Which learning rate\? split-mnist, M=100.*?<thead>(.*?)</thead>", text, re.DOTALL)
+    assert re.findall(r"<th[^>]*>(.*?)</th>", asked) == ["head", "learning rate 0.001", "learning rate 0.0001"]
+
+
 def test_cells_that_were_not_run_are_folded(results: Path) -> None:
     text = page_of(results)
     shown = re.sub(r"<details class=\"missing\">.*?</details>", "", text, flags=re.DOTALL)

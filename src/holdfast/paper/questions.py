@@ -15,12 +15,17 @@ from .intervals import Interval, difference, mean
 
 @dataclass(frozen=True)
 class Reading:
-    """One reading of the paper, and the runs that follow it."""
+    """One reading of the paper, its place in the question's table, and the runs that follow it."""
 
-    name: str
+    row: str
+    column: str  # "" in a table of one column
     config: Config
     runs: tuple[Record, ...]
     paper: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.row}, {self.column}" if self.column else self.row
 
     @property
     def text(self) -> str:
@@ -40,9 +45,16 @@ class Question:
     answer: str
 
     @property
-    def square(self) -> bool:
-        """Return True for a 2x2 table: rows are heads, columns the classes in the softmax."""
-        return len(self.readings) == 4
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(reading.column for reading in self.readings))
+
+    @property
+    def rows(self) -> dict[str, list[Reading]]:
+        """Return the readings of each row, in the order of the columns."""
+        rows: dict[str, list[Reading]] = {}
+        for reading in self.readings:
+            rows.setdefault(reading.row, []).append(reading)
+        return rows
 
 
 def questions(edition: Edition) -> list[Question]:
@@ -53,6 +65,7 @@ def questions(edition: Edition) -> list[Question]:
         if other.readings[1].runs or other.readings[2].runs:
             asked.append(other)
     asked += [_rates(edition, *each) for each in _RATES]
+    asked += [_slots(edition, "split-mnist", memory) for memory in (100, 1100)]
     return [*asked, *(_pair(edition, *each) for each in _PAIRS)]
 
 
@@ -73,7 +86,7 @@ def _rates(
     for rate in rates:
         for head, paper in (("simplex", fixed), ("expanding", free)):
             config = Config(benchmark, memory=memory, head=head, lr=rate)
-            readings.append(Reading(f"{head}, learning rate {rate:g}", config, edition.of(config), paper))
+            readings.append(Reading(head, f"learning rate {rate:g}", config, edition.of(config), paper))
     return Question(
         f"Which learning rate? {benchmark}, M={memory}",
         "The paper states 0.001. The reference's scripts use 0.0001 on permuted-mnist, and with PyTorch 1.4.0 a bug in "
@@ -89,23 +102,44 @@ def _gaps(readings: list[Reading]) -> str:
     for fixed, free in zip(readings[::2], readings[1::2]):
         effect = difference(fixed.values, free.values)
         if effect is not None:
-            said.append(f"with {fixed.name.removeprefix('simplex, ')}, {_points(effect)}")
+            said.append(f"with {fixed.column}, {_points(effect)}")
     if not said:
         return "Not run yet."
     gap = signed((readings[0].paper or 0.0) - (readings[1].paper or 0.0))
     return f"Simplex minus expanding: {'; '.join(said)}; in the paper, {gap} points."
 
 
+_SLOTS = (10, 50, 100, 1000)  # as in the paper's Table 2
+
+
+def _slots(edition: Edition, benchmark: str, memory: int) -> Question:
+    """Compare numbers of pre-allocated classes for both heads."""
+    readings, said = [], []
+    for row, head in (("simplex", "simplex"), ("trainable", "preallocated")):
+        configs = [Config(benchmark, memory=memory, head=head, slots=slots) for slots in _SLOTS]
+        some = [Reading(row, f"{slots} slots", config, edition.of(config)) for slots, config in zip(_SLOTS, configs)]
+        effects = [(each.column, difference(each.values, some[0].values)) for each in some[1:]]
+        said += [f"{row}, {column}: {_points(effect)}" for column, effect in effects if effect is not None]
+        readings += some
+    return Question(
+        f"Does pre-allocating more classes cost accuracy? {benchmark}, M={memory}",
+        "The paper asks this on split-cifar10 and split-cifar100 (Tables 2 and 3). A run takes minutes here, so there "
+        "are more seeds.",
+        tuple(readings),
+        f"Against {some[0].column}: {'; '.join(said)}." if said else "Not run yet.",
+    )
+
+
 def _two_by_two(edition: Edition, benchmark: str, memory: int, fixed: float | None, free: float | None) -> Question:
-    def reading(name: str, head: str, over: str, paper: float | None) -> Reading:
+    def reading(row: str, head: str, over: str, paper: float | None) -> Reading:
         config = Config(benchmark, memory=memory, head=head, softmax_over=over)
-        return Reading(name, config, edition.of(config), paper)
+        return Reading(row, f"loss over {over}", config, edition.of(config), paper)
 
     readings = (
-        reading("simplex, loss over all", "simplex", "all", fixed),
-        reading("simplex, loss over seen", "simplex", "seen", None),
-        reading("trainable, loss over all", "preallocated", "all", None),
-        reading("trainable, loss over seen", "expanding", "seen", free),
+        reading("simplex", "simplex", "all", fixed),
+        reading("simplex", "simplex", "seen", None),
+        reading("trainable", "preallocated", "all", None),
+        reading("trainable", "expanding", "seen", free),
     )
     return Question(
         f"Fixed head or negatives? {benchmark}, M={memory}",
@@ -165,7 +199,7 @@ def _pair(
     edition: Edition, title: str, ask: str, benchmark: str, a: tuple[str, dict[str, Any]], b: tuple[str, dict[str, Any]]
 ) -> Question:
     configs = [(name, Config(benchmark, **fields)) for name, fields in (a, b)]
-    first, second = (Reading(name, config, edition.of(config)) for name, config in configs)
+    first, second = (Reading(name, "", config, edition.of(config)) for name, config in configs)
     effect = difference(second.values, first.values)
     answer = "Not run yet." if effect is None else f"{second.name.capitalize()}: {_points(effect)}."
     return Question(title, ask, (first, second), answer)

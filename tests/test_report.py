@@ -130,6 +130,17 @@ def test_the_page_needs_nothing_from_elsewhere(results: Path) -> None:
     assert str(results) not in text
 
 
+def test_figures_compare_runs_of_the_same_network_and_epochs_replay_first(results: Path) -> None:
+    put(results, dataclasses.replace(SIMPLEX, epochs=1), [99.0, 99.1, 99.2])
+    for method in ("icarl", "wa", "il2m", "er-ace", "der++", "lucir"):
+        put(results, Config("split-mnist", memory=100, method=method), [90.0, 91.0, 92.0])
+    put(results, Config("split-mnist", memory=100, balance=True), [85.0])
+    text = page_of(results)
+    (figure,) = re.findall(r"<svg.*?</svg>", text[text.index('id="evolution"'):], re.DOTALL)[:1]
+    assert "replay + simplex, balance (1)" in figure and "epochs 1" not in figure
+    assert "lucir" in figure and figure.count(" (3)") == 2 + 5 and "2 more sets of runs" in text.lower()
+
+
 def test_figures_have_text_as_text_and_no_date(results: Path) -> None:
     built = report.build(read(results))
     svg = built.chapters[0].pictures[0].svg

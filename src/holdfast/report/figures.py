@@ -24,7 +24,7 @@ MARKS = {
     "ewc": "v", "online-ewc": "P", "si": "X", "mas": "*",
 }
 MORE_MARKS = "<>hpd8HX"
-MOST_OTHERS = 6  # sets of runs outside the paper's tables in one figure: those with most seeds, then the best
+MOST_OTHERS = 6  # sets of runs outside the paper's tables in one figure
 DASHES = {"ewc": (0, (1, 1)), "online-ewc": (0, (4, 2)), "si": (0, (1, 2)), "mas": (0, (6, 1, 1, 1))}  # these overlap
 
 
@@ -64,7 +64,7 @@ def evolution(edition: Edition) -> list[Picture]:
         for memory in [*sizes] or [None]:  # type: ignore[list-item]
             lines = [of_entry(entry) for entry in here if entry.cell.memory in (None, memory)]
             also = [group for group in groups if group.memory in (None, memory)]
-            shown = sorted(also, key=lambda group: (-len(group.runs), -group.ours.estimate))[:MOST_OTHERS]
+            shown = sorted((group for group in also if not group.unusual), key=_rank)[:MOST_OTHERS]
             lines += [of_group(group, index) for index, group in enumerate(shown)]
             title = benchmark + (f", memory {memory}" if memory else "")
             caption = f"{title}: average accuracy after each task" + (f" ({edition.mark})" if edition.mark else "")
@@ -75,6 +75,11 @@ def evolution(edition: Edition) -> list[Picture]:
                 figure = _evolution(title + (f"\n{edition.mark}" if edition.mark else ""), lines)
                 pictures.append(Picture(caption, inline(figure, name, caption)))
     return pictures
+
+
+def _rank(group: Group) -> tuple[bool, int, float]:
+    """Order sets of runs: replay first, which the paper is about, then those with most seeds, then the best."""
+    return group.config.method != "replay", -len(group.runs), -group.ours.estimate
 
 
 def _id(text: str) -> str:

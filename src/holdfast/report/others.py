@@ -37,8 +37,12 @@ class Group:
     def place(self) -> str:
         """Return what runs must share to be compared: benchmark, memory, and what is unusual in `PLACE`."""
         memory = [f"M={self.memory}"] if self.memory else []
-        unusual = [f"{name} {value}" for name, value in _flags(self.config).items() if name in PLACE]
-        return ", ".join([self.config.benchmark, *memory, *unusual])
+        return ", ".join([self.config.benchmark, *memory, *self.unusual])
+
+    @property
+    def unusual(self) -> list[str]:
+        """Return the network, epochs and slots that are not the benchmark's own."""
+        return [f"{name} {value}" for name, value in _flags(self.config).items() if name in PLACE]
 
     @property
     def recipe(self) -> str:

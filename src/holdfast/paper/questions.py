@@ -86,7 +86,8 @@ def _rates(
     for rate in rates:
         for head, paper in (("simplex", fixed), ("expanding", free)):
             config = Config(benchmark, memory=memory, head=head, lr=rate)
-            readings.append(Reading(head, f"learning rate {rate:g}", config, edition.of(config), paper))
+            column = f"learning rate {rate:f}".rstrip("0")  # 0.00001, not 1e-05
+            readings.append(Reading(head, column, config, edition.of(config), paper))
     return Question(
         f"Which learning rate? {benchmark}, M={memory}",
         "The paper states 0.001. The reference's scripts use 0.0001 on permuted-mnist, and with PyTorch 1.4.0 a bug in "
@@ -123,8 +124,7 @@ def _slots(edition: Edition, benchmark: str, memory: int) -> Question:
         readings += some
     return Question(
         f"Does pre-allocating more classes cost accuracy? {benchmark}, M={memory}",
-        "The paper asks this on split-cifar10 and split-cifar100 (Tables 2 and 3). A run takes minutes here, so there "
-        "are more seeds.",
+        "The paper asks this on split-cifar10 and split-cifar100 (Tables 2 and 3). Here a run takes minutes.",
         tuple(readings),
         f"Against {some[0].column}: {'; '.join(said)}." if said else "Not run yet.",
     )

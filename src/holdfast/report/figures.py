@@ -24,6 +24,7 @@ MARKS = {
     "ewc": "v", "online-ewc": "P", "si": "X", "mas": "*",
 }
 MORE_MARKS = "<>hpd8HX"
+ZOOM = 60  # if every value is above this, the axis starts at 50, so that the curves can be told apart
 MOST_OTHERS = 6  # sets of runs outside the paper's tables in one figure
 DASHES = {"ewc": (0, (1, 1)), "online-ewc": (0, (4, 2)), "si": (0, (1, 2)), "mas": (0, (6, 1, 1, 1))}  # these overlap
 
@@ -97,11 +98,13 @@ def _evolution(title: str, lines: list[Line]) -> Figure:
 
 def draw_evolution(axes: Axes, title: str, lines: Iterable[Line]) -> None:
     """Draw each line with its band, and the paper's number as an open mark at the end."""
+    lowest = 100.0
     for line in lines:
         columns = list(zip(*(run.averages for run in line.runs)))  # per task, one value per run
         steps = list(range(1, len(columns) + 1))
         means = [sum(column) / len(column) for column in columns]
         stds = [pstdev(column) for column in columns]
+        lowest = min(lowest, *means, 100.0 if line.paper is None else line.paper)
         label = f"{line.label} ({len(line.runs)})"
         axes.plot(steps, means, marker=line.mark, ms=5, lw=1.8, color=line.colour, ls=line.dash, label=label)
         if len(line.runs) > 1:
@@ -110,6 +113,6 @@ def draw_evolution(axes: Axes, title: str, lines: Iterable[Line]) -> None:
         if line.paper is not None:
             axes.plot(steps[-1:], [line.paper], marker=line.mark, ms=9, mfc="none", mec=line.colour, mew=1.4, ls="none",
                       clip_on=False)
-    axes.set(xlabel="tasks learned", ylabel="average accuracy (%)", ylim=(0, 103))
+    axes.set(xlabel="tasks learned", ylabel="average accuracy (%)", ylim=(50, 101.5) if lowest > ZOOM else (0, 103))
     axes.set_title(title, fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -220,6 +220,8 @@ def test_inspecting_shows_and_draws(model, tmp_path):
     done = holdfast("inspect", model, "--picture", tmp_path / "p.png")
     text = " ".join(done.stdout.split())
     assert done.exit_code == 0 and "2 classes, 4 of 6 slots left" in text and "green" in text
+    rows = [line for line in done.stdout.splitlines() if line[:1] in "┃│┏└"]
+    assert rows and all(row[-1] in "┃│┓┘" for row in rows), "80 columns cut the table"
     with Image.open(tmp_path / "p.png") as picture:
         assert picture.width > 500
 

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 import types
@@ -74,6 +75,39 @@ def test_a_function_and_a_module_are_embedders() -> None:
     other = nn.Linear(3, 2)
     assert open_embedder(other).fingerprint != by_module.fingerprint
     assert open_embedder(network).fingerprint == by_module.fingerprint
+
+
+WORDS = """
+import sys
+from holdfast.embedders import open_embedder
+
+def counts(texts):
+    return [[sum(letter in {"a", "e", "i"} for letter in text), *map(lambda word: len(word), [text])] for text in texts]
+
+if __name__ == "__main__":
+    print(open_embedder(counts).digest)
+"""
+
+
+@pytest.mark.slow
+def test_a_function_has_one_fingerprint_in_every_process_and_module(tmp_path: Path) -> None:
+    """Its inner functions have addresses, its sets an order by hash, and a script's module is `__main__`."""
+    (tmp_path / "words.py").write_text(WORDS)
+    imported = "import words; print(words.open_embedder(words.counts).digest)"
+    found = set()
+    for number, words in enumerate((["words.py"], ["-c", imported])):
+        seeded = {**os.environ, "PYTHONHASHSEED": str(number)}
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=seeded, stdout=subprocess.PIPE, check=True)
+        found.add(done.stdout)
+    assert len(found) == 1
+
+
+def test_functions_that_differ_inside_have_fingerprints_that_differ() -> None:
+    one, other = (open_embedder(each).digest for each in (
+        lambda texts: [list(map(lambda word: len(word), [text])) for text in texts],
+        lambda texts: [list(map(lambda word: -len(word), [text])) for text in texts],
+    ))
+    assert one != other
 
 
 def test_vectors_that_cannot_be_are_refused_by_sample() -> None:

@@ -2,15 +2,19 @@
 
 import json
 import signal
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from holdfast import files
 from holdfast.cli.main import app
 from holdfast.data import folders
-from holdfast.estimator import IncrementalClassifier
+from holdfast.errors import CannotWrite
+from holdfast.estimator import IncrementalClassifier, versions
 from holdfast.estimator.model_files import NAME
 from holdfast.learning.learner import Learner
 
@@ -216,10 +220,39 @@ def test_a_first_learn_that_fails_leaves_no_folder(tmp_path):
     assert "nothing was learned" in str(done.exception) and not (tmp_path / "m").exists()
 
 
+@pytest.mark.parametrize(
+    "flags, need", [([], 0), (["--backbone", "lenet"], 40), (["--backbone", "lenet", "--memory", "10"], 10)],
+    ids=["solved", "replay", "replay with a small memory"],
+)
+def test_room_for_the_samples_that_replay_keeps_is_checked_before_training(flags, need, tmp_path, monkeypatch):
+    for name, colour in (("red", (200, 0, 0)), ("green", (0, 200, 0))):
+        (tmp_path / "album" / name).mkdir(parents=True)
+        for row in range(20):
+            Image.new("RGB", (16, 16), (*colour[:2], row)).save(tmp_path / "album" / name / f"{row}.png")
+    free = versions.ROOM + need * 3 * 16 * 16 - 1
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    words = ["learn", tmp_path / "album", "--model", tmp_path / "m", *flags, *(["--epochs", "1"] if flags else [])]
+    done = holdfast(*words)
+    assert isinstance(done.exception, CannotWrite) and "Nothing was started" in str(done.exception)
+    free += 1
+    assert holdfast(*words).exit_code == 0
+
+
+def test_a_model_in_use_needs_room_for_one_more_of_its_size(model, monkeypatch):
+    size = (model / "model.safetensors").stat().st_size
+    monkeypatch.setattr(versions, "ROOM", 0)
+    for free, passes in ((size, True), (size - 1, False)):
+        monkeypatch.setattr(files.shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+        with nullcontext() if passes else pytest.raises(CannotWrite, match="Nothing was started"):
+            versions.check_room(model)
+
+
 def test_inspecting_shows_and_draws(model, tmp_path):
     done = holdfast("inspect", model, "--picture", tmp_path / "p.png")
     text = " ".join(done.stdout.split())
     assert done.exit_code == 0 and "2 classes, 4 of 6 slots left" in text and "green" in text
+    rows = [line for line in done.stdout.splitlines() if line[:1] in "┃│┏└"]
+    assert rows and all(row[-1] in "┃│┓┘" for row in rows), "80 columns cut the table"
     with Image.open(tmp_path / "p.png") as picture:
         assert picture.width > 500
 

@@ -47,6 +47,18 @@ def test_a_loaded_model_is_the_same_and_learns_on_to_the_same_bits(taught, saved
     assert original.classes_.tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("first, later", [("auto", 3), (2, "auto")], ids=["solved", "replay"])
+def test_a_parameter_of_training_that_changes_later_does_not_change_the_method(first, later, tmp_path):
+    """`method` is "auto" in the file, and the parameters of the last batch would choose another one."""
+    clf = IncrementalClassifier(slots=8, memory=60, epochs=first).partial_fit(*vectors([0, 1]))
+    method = clf.method_
+    clf.set_params(epochs=later).partial_fit(*vectors([2])).save(tmp_path)
+    loaded = IncrementalClassifier.load(tmp_path)
+    X, _ = vectors(range(3), seed=4)
+    assert loaded.method_ == method
+    assert np.array_equal(loaded.predict_proba(X), clf.predict_proba(X))
+
+
 @pytest.mark.parametrize("head", ["expanding", "preallocated", "orthoplex", "cube"])
 def test_every_head_is_saved(head, tmp_path):
     X, y = vectors([0, 1])

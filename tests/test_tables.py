@@ -194,6 +194,14 @@ def test_the_same_flags_are_accepted_again_and_others_refused(vectors: dict[str,
     assert len(IncrementalClassifier.load(model).classes_) == 3
 
 
+def test_epochs_for_a_solved_model_are_answered_and_leave_it_usable(vectors: dict[str, Path], tmp_path: Path) -> None:
+    model = tmp_path / "m"
+    command("learn", vectors["first"], "--model", model)
+    assert "--epochs has no effect" in command("learn", vectors["second"], "--model", model, "--epochs", "3")
+    clf = IncrementalClassifier.load(model)
+    assert (clf.method_, clf.epochs, len(clf.classes_)) == ("solved", "auto", 3)
+
+
 def test_samples_without_labels_are_refused(vectors: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="There is no label for"):
         command("learn", vectors["bare"], "--model", tmp_path / "m")

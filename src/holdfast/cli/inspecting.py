@@ -60,15 +60,16 @@ def inspect(
 def _show_classes(clf: Any) -> None:
     inner, report = clf.model_, {c.label: c for c in clf.stability_.classes}
     learned = "learned" if clf.method_ == "solved" else "remembered"
-    columns = ("slot", learned, "held back", "moved since learned", "recall", "if rebuilt")
-    table = Table(Column("class", overflow="fold", min_width=20), *columns)
+    moves = not clf.stability_.frozen  # frozen vectors never move, and an index of them needs no rebuilding
+    measured = ("moved since learned", "recall", "if rebuilt") if moves else ("recall",)
+    table = Table(Column("class", overflow="fold", min_width=9), "slot", learned, "held back", *measured)
     kept = inner.kept()
     for name in clf.classes_.tolist():
         slot, row = inner.labels.slots[name], report.get(name)
         cells = [row.moved_since_learned, row.recall, row.recall_refreshed] if row else [None] * 3
         units = (("°", 1), (" %", 100), (" %", 100))
         shown = ["-" if v is None else f"{scale * v:.1f}{unit}" for v, (unit, scale) in zip(cells, units)]
-        table.add_row(escape(str(name)), str(slot), *map(str, kept[slot]), *shown)
+        table.add_row(escape(str(name)), str(slot), *map(str, kept[slot]), *(shown if moves else shown[1:2]))
     console.print(table)
 
 

@@ -14,7 +14,7 @@ from ..hardware import Machine
 from ..signals import Stopping
 from . import samples
 from .model_progress import say
-from .options import with_machine
+from .options import complaints, with_machine
 from .versions import BetterThan, NoWorseBy, keep_if_good
 
 if TYPE_CHECKING:
@@ -182,7 +182,11 @@ def _open_or_new(
     if clf.embedder is not None:
         clf.check_embedder()
     if "epochs" in asked:  # may change between batches
-        clf.set_params(epochs=asked.pop("epochs"))
+        if clf.method_ == "solved":
+            say("--epochs has no effect: this model is solved, not trained.", complaints)
+            del asked["epochs"]
+        else:
+            clf.set_params(epochs=asked.pop("epochs"))
     if "backbone" in asked:
         asked["backbone"] = backbones.unweighted(asked["backbone"])
     if changed := [name for name, value in asked.items() if getattr(clf, name) != value]:

@@ -11,6 +11,7 @@ import typer
 
 from ..data.tables import Rows
 from ..errors import BadInput, Stopped
+from ..estimator import settings, versions
 from ..estimator.progress import Progress
 from ..quantities import some
 from ..signals import Stopping
@@ -39,11 +40,24 @@ def teach(
         raise typer.Exit
     with _stoppable(clf, model, stopping, progress):
         data, rows = _data(clf, rows, stopping)
+        versions.check_room(model, _bytes_kept(clf, data))
         with learning(clf, len(rows.samples), stopping) as watcher, samples.as_bad_input():
             clf.partial_fit(data, [str(label) for label in rows.labels], watcher=watcher, progress=progress)
     if progress is not None and progress.epoch is not None:
         say(f"Went on from epoch {progress.epoch} of the batch that was stopped.")
     return len(rows.samples)
+
+
+def _bytes_kept(clf: IncrementalClassifier, data: Any) -> int:
+    """Return how many bytes of these samples replay may keep in the model's file; 0 if the model is solved."""
+    if not hasattr(data, "nbytes"):  # an embedder's samples: only their vectors are kept
+        return 0
+    method = clf.method_ if hasattr(clf, "model_") else settings.read(clf, image=data.ndim == 4).method
+    if method == "solved":
+        return 0
+    if clf.memory is None:
+        return min(data.nbytes, settings.MOST_BYTES)
+    return data[: clf.memory].nbytes
 
 
 def _data(clf: IncrementalClassifier, rows: Rows, stopping: Stopping) -> tuple[Any, Rows]:

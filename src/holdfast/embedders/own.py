@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,7 @@ class Own(Embedder):
         self.function = function
         self.name = getattr(function, "__qualname__", type(function).__name__)
         self.device = hardware.choose_device(device)
-        code = getattr(function, "__code__", None)
-        steps = "" if code is None else f"{code.co_code.hex()}{code.co_consts!r}{code.co_names!r}"
-        self.digest = digest_of({"name": f"{getattr(function, '__module__', '')}.{self.name}", "code": steps})
+        self.digest = digest_of({"name": self.name, "code": _steps(getattr(function, "__code__", None))})
         if isinstance(function, nn.Module):
             self.function = function.to(self.device).eval()
             self.digest = digest_of({**function.state_dict(), "structure": repr(function)})
@@ -40,3 +39,13 @@ class Own(Embedder):
             return self.function(samples)
         with torch.no_grad():
             return self.function(torch.as_tensor(np.asarray(samples)).float().to(self.device))
+
+
+def _steps(constant: Any) -> str:
+    """Return a function's code as text, the same in every process: without addresses, files or the order of sets."""
+    if isinstance(constant, CodeType):  # of a lambda or a comprehension inside
+        inner = [_steps(each) for each in constant.co_consts]
+        return f"{constant.co_code.hex()}{inner!r}{constant.co_names!r}"
+    if isinstance(constant, frozenset):
+        return f"set {sorted(map(repr, constant))!r}"
+    return repr(constant)

@@ -92,7 +92,8 @@ def _model(
     shift, scale = tensors.pop("normalise.shift").flatten(), tensors.pop("normalise.scale").flatten()
     unit = 255 if len(shape) == 3 else 1
     mean, std = (shift / unit).tolist(), (1 / (scale * unit)).tolist()
-    chosen = settings.read(estimator, len(shape) == 3)
+    method = "solved" if "solver" in state["position"] else "replay"
+    chosen = settings.read(estimator, len(shape) == 3, method)
     model: Model | SolvedModel
     if chosen.method == "solved":
         model = solved.assemble(chosen, shape, mean, std, device=device)

@@ -65,9 +65,12 @@ class Settings:
     seed: int
 
 
-def read(clf: IncrementalClassifier, image: bool) -> Settings:
-    """Validate the estimator's parameters and choose the defaults for images or vectors."""
+def read(clf: IncrementalClassifier, image: bool, method: str | None = None) -> Settings:
+    """Validate the estimator's parameters and choose the defaults for images or vectors.
+
+    `method` is that of an existing model: its parameters may have changed since they chose it."""
     given = {name: _python(value) for name, value in clf.get_params(deep=False).items()}
+    given["method"] = method or given["method"]
     for name, value in {"augment": given["augment"], "augment_memory": given["augment_memory"]}.items():
         if not image and value not in ("auto" if name == "augment" else None, "none"):
             raise BadConfig(f"{name} is {value!r}, which is for images; vectors are learned as they are.")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FOLDER, LOCK = "versions", ".lock"
 KEPT = 5  # versions that stay, the one in use not counted
 KEPT_REJECTED = 2
-ROOM = 100_000_000  # bytes: rough size of a model and the one it replaces
+ROOM = 100_000_000  # bytes: rough size of a model without the samples that replay keeps
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise files.cannot_write(folder, error) from error
-    files.check_room(folder, ROOM)
+    check_room(folder)
     lock = folder / LOCK
     try:
         with filelock.FileLock(lock, timeout=0):
@@ -127,6 +127,12 @@ def locked(folder: Path) -> Iterator[None]:
                 lock.unlink(missing_ok=True)
                 for path in made:
                     path.rmdir()
+
+
+def check_room(folder: Path, more: int = 0) -> None:
+    """Raise CannotWrite if the disk has no room for a next version that keeps `more` bytes of new samples."""
+    current = folder / NAME
+    files.check_room(folder, max(ROOM, current.stat().st_size if current.exists() else 0) + more)
 
 
 def _number_current(folder: Path) -> None:

@@ -58,6 +58,21 @@ def test_rollback_serves_the_bits_of_the_older_version_and_forward_again(tmp_pat
         versions.rollback(tmp_path, 77)
 
 
+def test_rollback_returns_to_the_version_that_the_current_one_was_learned_from(tmp_path: Path) -> None:
+    clf = taught("ab")
+    for name in "cde":
+        versions.keep(clf, tmp_path)
+        clf.partial_fit(*samples(name))
+    versions.rollback(tmp_path, 1)  # 2 and 3 are abandoned
+    versions.keep(IncrementalClassifier.load(tmp_path).partial_fit(*samples("f")), tmp_path)
+    assert versions.rollback(tmp_path).number == 1
+    versions.rollback(tmp_path, 3)
+    assert versions.rollback(tmp_path).number == 2
+    (tmp_path / versions.FOLDER / "000001.safetensors").unlink()
+    versions.rollback(tmp_path, 4)
+    assert versions.rollback(tmp_path).number == 3  # 1 is gone: the newest of those before
+
+
 def test_only_the_last_few_stay_and_the_one_in_use_always_does(tmp_path: Path) -> None:
     clf = taught("ab")
     versions.keep(clf, tmp_path)

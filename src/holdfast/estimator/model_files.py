@@ -33,8 +33,10 @@ NAME = "model.safetensors"
 PLAIN_TIMM = re.compile(r"timm:[A-Za-z0-9_.]+")  # no hub or folder prefix, so that a file cannot trigger a download
 
 
-def save(estimator: IncrementalClassifier, folder: Path, name: str = NAME) -> Path:
-    """Write the estimator's parameters and its model into a file of `folder`; return the file's path."""
+def save(estimator: IncrementalClassifier, folder: Path, name: str = NAME, parent: int | None = None) -> Path:
+    """Write the estimator's parameters and its model into a file of `folder`; return the file's path.
+
+    `parent` is the number of the version that this one was learned from."""
     model = estimator.model_
     tensors, position = model.state()
     normalised = model.frozen if isinstance(model, SolvedModel) else model.learner
@@ -48,7 +50,7 @@ def save(estimator: IncrementalClassifier, folder: Path, name: str = NAME) -> Pa
         "embedder": model.embedder,
         "own_backbone": type(estimator.backbone).__name__ if named is None else None,
         "shape": list(model.shape), "labels": model.labels.to_json(),
-        "taught": model.taught, "history": model.history,
+        "taught": model.taught, "history": model.history, "parent": parent,
         "position": position, "stability": estimator.stability_.to_json(),
         "features": getattr(estimator, "n_features_in_", None),
         "feature_names": [str(n) for n in getattr(estimator, "feature_names_in_", [])],

@@ -49,6 +49,7 @@ class Version:
     classes: int
     batches: int
     accuracy: float | None  # on held-back samples, 0..1, if it was measured
+    parent: int | None  # the version that it was learned from
 
 
 def history(folder: Path) -> list[Version]:
@@ -74,8 +75,9 @@ def keep(estimator: IncrementalClassifier, folder: Path, *, rejected: bool = Fal
     """Write a model as the next version and put it into use, or keep it aside if it was rejected."""
     _number_current(folder)
     number = _next(folder)
+    parent = _current(folder).number if (folder / NAME).exists() else None
     path = folder / FOLDER / f"{number:06}{'.rejected' if rejected else ''}.safetensors"
-    save(estimator, path.parent, path.name)
+    save(estimator, path.parent, path.name, parent)
     if not rejected:
         _use(path, folder)
     _prune(folder)
@@ -83,12 +85,14 @@ def keep(estimator: IncrementalClassifier, folder: Path, *, rejected: bool = Fal
 
 
 def rollback(folder: Path, number: int | None = None) -> Version:
-    """Put an older version into use, by default the one before the current one."""
+    """Put an older version into use, by default the one that the current one was learned from."""
     _number_current(folder)
-    known = history(folder)
-    current = next(version for version in known if version.current)
-    wanted = [v for v in known if (v.number == number if number is not None else
-                                   v.number < current.number and not v.rejected)]
+    known, current = history(folder), _current(folder)
+    if number is None:
+        older = [v for v in known if v.number < current.number and not v.rejected]
+        wanted = [v for v in older if v.number == current.parent] or older
+    else:
+        wanted = [v for v in known if v.number == number]
     if not wanted:
         numbers = ", ".join(str(v.number) for v in known)
         what = "older version" if number is None else f"version {number}"
@@ -138,9 +142,13 @@ def check_room(folder: Path, more: int = 0) -> None:
 def _number_current(folder: Path) -> None:
     """Give the model in use a number, if it was saved by an older holdfast or from Python."""
     if (folder / NAME).exists():
-        current = next(version for version in history(folder) if version.current)
+        current = _current(folder)
         if current.path == folder / NAME:
             _link(folder / NAME, folder / FOLDER / f"{current.number:06}.safetensors")
+
+
+def _current(folder: Path) -> Version:
+    return next(version for version in history(folder) if version.current)
 
 
 def _use(path: Path, folder: Path) -> None:
@@ -190,7 +198,7 @@ def _read(path: Path, number: int | None = None) -> Version:
         number=int(path.name[:6]) if number is None else number, path=path, digest=digest,
         rejected=".rejected" in path.name, current=False, made=path.stat().st_mtime,
         classes=len(state["labels"]["slots"]), batches=int(state["taught"]),
-        accuracy=None if accuracy is None else accuracy / 100,
+        accuracy=None if accuracy is None else accuracy / 100, parent=state.get("parent"),
     )
 
 

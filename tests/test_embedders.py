@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,8 +29,9 @@ from holdfast import IncrementalClassifier, backbones
 from holdfast.cli import samples
 from holdfast.cli.main import app
 from holdfast.data import inputs
-from holdfast.embedders import Cache, Cached, Embedder, open_embedder
+from holdfast.embedders import Cache, Cached, Embedder, open_embedder, photographs
 from holdfast.embedders.cache import key_of
+from holdfast.embedders.downloads import announce
 from holdfast.errors import BadConfig, BadInput, UnknownName
 
 TEXTS = {
@@ -274,6 +276,50 @@ def test_sentences_equal_the_library_s_own_pipeline(minilm: Path) -> None:
     assert again.fingerprint == embedder.fingerprint
     with pytest.raises(BadInput, match="takes strings"):
         embedder([3])  # type: ignore[list-item]
+
+
+@pytest.mark.slow
+def test_the_fingerprint_of_sentences_is_that_of_what_decides_their_vectors(minilm: Path, tmp_path: Path) -> None:
+    fingerprint = open_embedder(f"sentence-transformers:{minilm}", device="cpu").fingerprint
+    shorter = shutil.copytree(minilm, tmp_path / minilm.name)
+    settings = shorter / "sentence_bert_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "max_seq_length": 7}))
+    assert open_embedder(f"sentence-transformers:{shorter}", device="cpu").fingerprint != fingerprint
+    words = (minilm / "tokenizer.json").read_text()
+    settings.write_bytes((minilm / "sentence_bert_config.json").read_bytes())
+    assert open_embedder(f"sentence-transformers:{shorter}", device="cpu").fingerprint == fingerprint
+    (shorter / "tokenizer.json").write_text(words.replace('"hello"', '"hellohello"'))
+    assert open_embedder(f"sentence-transformers:{shorter}", device="cpu").fingerprint != fingerprint
+
+
+def test_a_download_is_announced_with_its_size_unless_the_files_are_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="the extra `text` is not installed")
+    files = {"model.safetensors": 90_000_000, "tokenizer.json": 500_000, "onnx/model.onnx": 10**9, "model.bin": 10**9}
+    siblings = [types.SimpleNamespace(rfilename=name, size=size) for name, size in files.items()]
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda repository, name: None)
+    monkeypatch.setattr(hub.HfApi, "model_info", lambda *args, **given: types.SimpleNamespace(siblings=siblings))
+    announce("timm:small", "timm/small.in1k")
+    assert capsys.readouterr().err == "timm:small is downloaded once (90.5 MB).\n"
+    announce("timm:small", None)
+    assert capsys.readouterr().err == "timm:small is downloaded once (of unknown size).\n"
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda repository, name: "cached/config.json")
+    announce("timm:small", "timm/small.in1k")
+    assert capsys.readouterr().err == ""
+
+
+def test_opening_a_published_network_announces_it_and_a_local_file_does_not(
+    stand_in: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, str | None]] = []
+    monkeypatch.setattr(photographs, "announce", lambda name, repository: told.append((name, repository)))
+    stand_in.get_pretrained_cfg = lambda name: types.SimpleNamespace(hf_hub_id=f"timm/{name}.in1k")
+    open_embedder("timm:small", device="cpu")
+    safetensors.torch.save_file(stand_in.create_model("small", False, 0).state_dict(), tmp_path / "own.safetensors")
+    open_embedder(f"timm:small@{tmp_path / 'own.safetensors'}", device="cpu")
+    assert told == [("timm:small", "timm/small.in1k")]
 
 
 @pytest.mark.slow

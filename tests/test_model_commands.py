@@ -298,3 +298,5 @@ def test_photographs_take_a_pretrained_network_where_timm_is_installed(tmp_path,
     assert chosen == (samples.PHOTO if timm else None)
     assert said in " ".join(capsys.readouterr().err.split())
     assert samples.photo_embedder([tmp_path / "photo.png"], offline=True) is None
+    better = "--embedder timm:NAME@FILE.safetensors" if timm else "pip install 'holdfast[timm]'"
+    assert better in " ".join(capsys.readouterr().err.split())

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from ..estimator import IncrementalClassifier
 
 TEXT = "sentence-transformers:sentence-transformers/all-MiniLM-L6-v2"  # the default for texts
-TEXT_SIZE = "90 MB"
 PHOTO = "timm:mobilenetv3_small_100"  # the default for photographs if timm is installed
-PHOTO_SIZE = "10 MB"
 BEST = 3  # labels with their probabilities in an answer
 EmbedderPlace = Annotated[
     str | None, typer.Option("--embedder", help="the model's embedder, if its files are somewhere else by now")
@@ -87,12 +85,12 @@ def _only_column(source: Path, label: str | None) -> str | None:
 
 
 def text_embedder(clf_embedder: str | None, offline: bool) -> str:
-    """Return the embedder for texts, and say so if it must be downloaded."""
+    """Return the embedder for texts, and say which if none was named."""
     if clf_embedder is not None:
         return clf_embedder
     if offline:
         raise BadConfig("Texts need an embedder; offline, give a folder: --embedder sentence-transformers:FOLDER.")
-    say(f"Texts are embedded by {TEXT} (downloaded once, {TEXT_SIZE}); --embedder names another.", complaints)
+    say(f"Texts are embedded by {TEXT}; --embedder names another.", complaints)
     return TEXT
 
 
@@ -104,12 +102,14 @@ def photo_embedder(paths: list[Path], offline: bool) -> str | None:
         say(f"No side is longer than {SMALL} pixels, so the images are learned on patch features, without a pretrained "
             f"network.", complaints)
         return None
-    if offline or importlib.util.find_spec("timm") is None:
-        say("The photographs are learned on patch features of the first batch. A pretrained network is usually far "
-            "better: pip install 'holdfast[timm]', or --embedder onnx:FILE.", complaints)
+    installed = importlib.util.find_spec("timm") is not None
+    if offline or not installed:
+        better = "--embedder timm:NAME@FILE.safetensors" if installed else "pip install 'holdfast[timm]'"
+        say(f"The photographs are learned on patch features of the first batch. A pretrained network is usually far "
+            f"better: {better}, or --embedder onnx:FILE.", complaints)
         return None
-    say(f"The photographs are embedded by {PHOTO}, a network trained on ImageNet (downloaded once, {PHOTO_SIZE}); "
-        f"--embedder names another.", complaints)
+    say(f"The photographs are embedded by {PHOTO}, a network trained on ImageNet; --embedder names another.",
+        complaints)
     return PHOTO
 
 

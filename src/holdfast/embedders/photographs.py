@@ -12,6 +12,7 @@ from .. import hardware
 from ..data import inputs
 from ..errors import BadConfig
 from .base import Embedder, digest_of
+from .downloads import announce
 
 
 class Photographs(Embedder):
@@ -31,6 +32,8 @@ class Photographs(Embedder):
                 f"--offline forbids the download of timm:{self.name}; name a local file: "
                 f"timm:{self.name}@FILE.safetensors."
             )
+        if not weights:
+            announce(f"timm:{self.name}", _repository(self.name))
         try:
             self.network = timm.create_model(self.name, pretrained=not weights, num_classes=0)
         except Exception as error:  # timm raises many kinds
@@ -50,6 +53,16 @@ class Photographs(Embedder):
         x = torch.stack([self.transform(picture) for picture in pictures])  # (n, 3, h, w)
         with torch.no_grad():
             return self.network(x.to(self.device)).flatten(1)
+
+
+def _repository(name: str) -> str | None:
+    """Return where timm has the published weights of a network; None if it does not say."""
+    import timm
+
+    try:
+        return timm.get_pretrained_cfg(name).hf_hub_id
+    except Exception:  # of an unknown name, which is refused where the network is made
+        return None
 
 
 def load_weights(network: torch.nn.Module, path: Path, name: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from .. import hardware
 from ..errors import BadConfig, BadInput
 from .base import Embedder, digest_of
+from .downloads import announce
 
 
 class Sentences(Embedder):
@@ -34,6 +35,8 @@ class Sentences(Embedder):
                 f"sentence-transformers:FOLDER or load(folder, embedder=...)."
             )
         self.name = local.name if local.is_dir() else name
+        if not local.is_dir() and not offline:
+            announce(f"sentence-transformers:{name}", name if "/" in name else f"sentence-transformers/{name}")
         try:
             self.model = SentenceTransformer(
                 str(local) if local.is_dir() else name, device=str(hardware.choose_device(device)),
@@ -43,13 +46,23 @@ class Sentences(Embedder):
         except Exception as error:  # the library raises many kinds
             raise BadConfig(_why(name, offline, error)) from error
         self.model.eval()
-        self.digest = digest_of({**self.model.state_dict(), "structure": repr(self.model)})
+        self.digest = digest_of({**self.model.state_dict(), **_preprocessing(self.model)})
 
     def embed(self, samples: Sequence[Any]) -> Any:
         for row, text in enumerate(samples):
             if not isinstance(text, str):
                 raise BadInput(f"Sample {row} is a {type(text).__name__}; a text embedder takes strings.")
         return self.model.encode(list(samples), show_progress_bar=False, normalize_embeddings=True)
+
+
+def _preprocessing(model: Any) -> dict[str, Any]:
+    """Return what besides the weights decides a vector; not the library's description, which changes with releases."""
+    pooling = [module.get_pooling_mode_str() for module in model if hasattr(module, "get_pooling_mode_str")]
+    return {
+        "modules": [type(module).__name__ for module in model], "pooling": pooling,
+        "length": model.max_seq_length, "prompt": (model.prompts or {}).get(model.default_prompt_name),
+        "vocabulary": sorted(model.tokenizer.get_vocab().items()),
+    }
 
 
 def _why(name: str, offline: bool, error: Exception) -> str:

@@ -26,6 +26,11 @@ def byte_size(count: float) -> str:
     return f"{count:,.0f} {units[-1]}" if count >= 1000 else f"{count:.3g} {units[-1]}"
 
 
+def counted(count: int, plural: str) -> str:
+    """Format a count with its noun, whose plural ends in s: 1 vector, 2 vectors."""
+    return f"{count} {plural.removesuffix('s') if count == 1 else plural}"
+
+
 def number(mean: float, std: float | None) -> str:
     """Format a mean with its standard deviation: 82.88 ± 2.47."""
     return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"

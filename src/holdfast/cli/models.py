@@ -11,6 +11,7 @@ import typer
 from .. import backbones, files, hardware
 from ..errors import BadConfig
 from ..hardware import Machine
+from ..quantities import counted
 from ..signals import Stopping
 from . import samples
 from .model_progress import say
@@ -91,9 +92,10 @@ def learn(
         (model / progress.NAME).unlink(missing_ok=True)  # also that of another batch: the model has changed
     last = clf.model_.history[-1]
     took = f"{last['seconds']:.1f} s by the method {clf.method_}"
-    say(f"Learned {count} {rows.kind} in {took}; {len(clf.classes_)} classes in {model}.")
+    say(f"Learned {counted(count, rows.kind)} in {took}; {len(clf.classes_)} classes in {model}.")
     if last["accuracy"] is not None:
-        say(f"On {last['held_back']} held-back {rows.kind} of all classes: {last['accuracy']:.1f} % right.")
+        held = counted(last["held_back"], f"held-back {rows.kind}")
+        say(f"On {held} of all classes: {last['accuracy']:.1f} % right.")
     say(clf.stability_.answer)
 
 

@@ -46,6 +46,7 @@ def _confused(axes: Axes, pairs: Sequence[Confusion]) -> None:
     axes.grid(visible=False, axis="y")
     axes.set(xlabel="confused (% of their held samples)", title="The classes that are confused most")
     if not shown:
+        axes.set_xlim(0, 100)
         axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", color="grey")
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
+
+import pytest
 
 from holdfast.methods import METHODS
 
@@ -24,3 +27,10 @@ def test_every_error_changes_exactly_one_place() -> None:
 def test_every_method_with_an_equation_of_its_own_has_errors() -> None:
     without = {"finetune", "joint", "solved", "online-ewc"}  # plain training; tests/test_solving_*.py; EWC's importance
     assert set(METHODS) - without == set(mutate_methods.ERRORS)
+
+
+def test_tests_that_fail_without_an_error_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutate_methods, "fails", lambda folder, method: True)
+    monkeypatch.setattr(sys, "argv", ["mutate_methods.py", "lwf"])
+    with pytest.raises(SystemExit, match="The tests of lwf fail without an error"):
+        mutate_methods.main()

@@ -3,7 +3,8 @@
     python tools/mutate_methods.py            # all errors, a table of caught and not caught; exit 1 if one was missed
     python tools/mutate_methods.py lwf wa     # only these methods
 
-Each error replaces a piece of source text (a sign, a term, a temperature) in a temporary copy of the package.
+Each error replaces a piece of source text (a sign, a term, a temperature) in a temporary copy of the package. The
+tests must pass in the copy before the first error.
 """
 
 from __future__ import annotations
@@ -185,13 +186,19 @@ def caught(folder: Path, method: str, file: str, text: str, wrong: str) -> bool:
     if right.count(text) != 1:
         sys.exit(f"{file} has {right.count(text)} times {text!r}; the error must change one place. Update this script.")
     path.write_text(right.replace(text, wrong))
+    failed = fails(folder, method)
+    path.write_text(right)
+    return failed
+
+
+def fails(folder: Path, method: str) -> bool:
+    """Run the method's tests in the copy; return True if one failed."""
     own = f"test_{NAMES.get(method, method)} and not every_method and not bytes"
     files, chosen = TESTS.get(method, ("tests/test_rivals_today.py", own))
     words = ["-q", "-x", "-p", "no:cacheprovider", *files.split(), "-k", chosen]
     process = multiprocessing.get_context("fork").Process(target=run_tests, args=(folder, words))
     process.start()
     process.join()
-    path.write_text(right)
     if process.exitcode not in (0, 1):
         sys.exit(f"The tests of {method} did not run: pytest {' '.join(words)} ended with {process.exitcode}.")
     return process.exitcode == 1
@@ -220,6 +227,8 @@ def main() -> None:
         compileall.compile_dir(Path(place) / "src", quiet=1)
         shutil.rmtree(Path(place) / METHODS / "__pycache__")  # the errors go here
         for method in wanted:
+            if fails(Path(place), method):
+                sys.exit(f"The tests of {method} fail without an error too: mend them first, or they show nothing.")
             for what, *change in ERRORS[method]:
                 found = caught(Path(place), method, *change)
                 missed, count = missed + (not found), count + 1

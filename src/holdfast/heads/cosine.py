@@ -16,7 +16,7 @@ from .trainable import TrainableHead
 @dataclass(frozen=True)
 class CosineOptions(Options):
     softmax_over: str = option("seen", OVER_HELP, choices=SOFTMAX_OVER)
-    # 5 won against 20 by `holdfast run split-digits --method lucir --quick --search less-forget=1,5 --search eta=5,20`.
+    # 5 won against 20 by `holdfast run split-digits --method lucir --search less-forget=1,5 --search eta=5,20`.
     eta: float = option(5.0, "factor of the cosines at the start; it is learned", above=0)
 
 

@@ -3,8 +3,9 @@
     DER:    L = CE(B) + alpha * mean (z - z')^2 over B_M
     DER++:  L = CE(B) + alpha * mean (z - z')^2 over B_M + beta * CE(B_M')
 
-The memory is a reservoir. With each sample it stores z', the logits at the moment when the sample entered. B_M and B_M'
-are two draws from the memory. `replay --distill logits --store during` is a near relative: one draw serves both terms.
+The memory is a reservoir. With each sample it stores z', the logits at the moment when the sample entered. The mean is
+over samples and slots, as in the authors' code; the paper writes a squared norm. B_M and B_M' are the halves of one
+draw from the memory. `replay --distill logits --store during` is a near relative: the whole draw serves both terms.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 f' is the embedding before the task (less-forget constraint); the last term (margin ranking) separates samples from
 memory from the K new classes they resemble most. The logits of the paper's head are eta * cos(theta, f): `--head
-cosine`. The factor in lambda is that of the authors' code.
+cosine`. The factor in lambda is that of the authors' code; equation 7 of the paper prints the inverse ratio.
 """
 
 from __future__ import annotations

@@ -136,7 +136,8 @@ def _files(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int
 def _labels(path: Path, count: int) -> Tensor:
     labels = open_npy(path)
     if labels.dtype.kind not in "iu" or labels.shape != (count,) or not 0 <= labels.min() <= labels.max() < 2**63:
-        raise BadData(f"{path} holds {labels.dtype} of shape {labels.shape}; labels are {count} whole numbers from 0.")
+        raise BadData(f"{path} holds {labels.dtype} of shape {labels.shape}; labels are {count} whole numbers from 0, "
+                      f"whose names may be in classes.txt, one per line.")
     return torch.from_numpy(labels.astype(np.int64))
 
 

@@ -79,13 +79,16 @@ def main_table(edition: Edition, benchmark: str, *, with_missing: bool = True) -
 
 
 def verdicts(report: page.Report) -> str:
-    """The paper's claims as this benchmark's runs judge them, a line each; the report has the statistics."""
+    """The paper's claims as this benchmark's runs judge them: a line per verdict; the report has the statistics."""
     lines = []
     for claim in report.chapters[0].claims:
-        here = [each for each in claim.tested if BENCHMARK in each.where]
-        told = "; ".join(f"{each.where.replace(BENCHMARK + ', ', '')}: {each.verdict} ({signed(each.interval.estimate)}"
-                         f"{', ' + each.note if each.note else ''})" for each in here if each.interval is not None)
-        lines.append(f"- {claim.title}: {told or 'not run'}.")
+        told: dict[str, list[str]] = {}
+        for each in claim.tested:
+            if BENCHMARK in each.where and each.interval is not None:
+                where = each.where.replace(f"{BENCHMARK}, ", "").replace(f" on {BENCHMARK} (replay: M=100)", "")
+                told.setdefault(each.verdict, []).append(f"{where} ({signed(each.interval.estimate)})")
+        lines.append(f"- {claim.title}" + ("" if told else ": not run"))
+        lines += [f"    - {verdict}: {'; '.join(places)}" for verdict, places in told.items()]
     return "\n".join(lines)
 
 

@@ -107,6 +107,8 @@ def test_vectors_lie_on_the_sphere_that_was_asked_for_also_after_loading(tmp_pat
     assert loaded.vertex_probability == 0.9 and np.array_equal(loaded.embed(X), clf.embed(X))
     with pytest.raises(BadConfig, match="vertex_probability"):
         small(vertex_probability=0.9, head="expanding").fit(X, y)
+    with pytest.raises(BadConfig, match="whose vectors are frozen features"):
+        IncrementalClassifier(slots=6, method="solved", vertex_probability=0.9).fit(X, y)
     with pytest.raises(BadConfig, match="vertex_probability"):
         small(vertex_probability=1.5).fit(X, y)
 

@@ -121,6 +121,13 @@ def test_where_the_samples_cannot_tell_the_answer_is_a_fresh_index():
     assert Stability.from_json(json.loads(json.dumps(unsure.to_json()))) == unsure
 
 
+@pytest.mark.parametrize(("loss", "action"), [(0.02, "keep"), (0.0201, "rebuild")])
+@pytest.mark.parametrize("fresh", [0.96, 0.98, 1.0])
+def test_a_loss_of_exactly_two_points_keeps_the_index(fresh, loss, action):
+    rows = (ClassStability("a", 100, 1.0, 1.0, fresh - loss, fresh),)
+    assert Stability(rows, None, fresh - loss, fresh).action == action
+
+
 def test_the_error_is_that_of_a_paired_difference():
     a, b = torch.tensor([True, True, False, True, True]), torch.tensor([True, False, True, True, False])
     difference = np.array([0, 1, -1, 0, 1])

@@ -6,9 +6,11 @@ import dataclasses
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from holdfast.learning import compatibility
 from holdfast.paper.editions import editions
+from holdfast.report import compatibility as compatibility_table
 from holdfast.report import exports, page, turning
 from holdfast.runs import records
 from holdfast.runs.config import Config
@@ -59,3 +61,26 @@ def test_runs_of_another_length_are_not_compared() -> None:
     assert [group.recipe for group in found["split-digits, M=50, epochs 1"]] == [
         "replay + simplex", "replay + simplex, vertex-probability 0.9"
     ]
+
+
+def test_a_search_that_finds_little_has_a_heat_map_too() -> None:
+    """CIFAR-100 finds under half; the squares tell its entries apart, in one scale for all runs of a table."""
+    poor, better = ([[low + i] * (i + 1) for i in range(5)] for low in (20.0, 40.0))
+    runs = []
+    for config, matrix in ((Config("split-digits"), poor), (Config("split-digits", vertex_probability=0.9), better)):
+        more: dict[str, Any] = {"compatibility": compatibility.summary(matrix, matrix)}
+        runs.append(records.checked(config.name, {**make_record(config, 80.0), **more}))
+    plain, sphere = compatibility_table.rows(editions(runs)[0])
+    assert [plain.shade(value) for value in (20.0, 60.0, 100.0)] == [0.0, 0.5, 1.0]
+    assert sphere.lowest == plain.lowest == 20.0
+    assert dataclasses.replace(plain, lowest=100.0).shade(100.0) == 1.0, "a table of perfect searches"
+
+
+def test_recipes_of_one_figure_have_colours_of_their_own() -> None:
+    held = [{}, {"distill": "contrast"}, {"distill": "features"}, {"vertex_probability": 0.9}]
+    drift: list[list[float | None]] = [[0.0, None], [10.0, 0.0]]
+    runs = [made(Config("split-digits", **each), drift, [None, 50.0]) for each in held]
+    (groups,) = turning.groups(editions(runs)[0]).values()
+    axes = Figure().subplots()
+    turning.draw(axes, "split-digits", groups)
+    assert len({line.get_color() for line in axes.lines}) == len(held)

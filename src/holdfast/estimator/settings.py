@@ -87,6 +87,9 @@ def read(clf: IncrementalClassifier, image: bool, method: str | None = None) -> 
     if given["vertex_probability"] is not None and not fixed:
         raise BadConfig(f"vertex_probability is {given['vertex_probability']}, which needs a fixed head, not "
                         f"{given['head']!r}: leave one of them out.")
+    if method is None and given["method"] == "solved" and given["vertex_probability"] is not None:
+        raise BadConfig(f"vertex_probability is {given['vertex_probability']}, which is for trained vectors, but "
+                        f"method is 'solved', whose vectors are frozen features: leave one of them out.")
     _check_augmentations(augment, given["augment_memory"])
     grows = given["memory"] is None
     memory = USUAL_MEMORY if grows else given["memory"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from ..paper.editions import Edition
@@ -32,6 +32,11 @@ class Row:
     bc: float
     fc: float
     matrix: list[list[float]]  # M against single samples, of the first seed
+    lowest: float = 0.0  # entry of all matrices with the same `where`
+
+    def shade(self, value: float) -> float:
+        """Return the darkness of an entry in the heat map: 0 for the lowest entry of the table, 1 for 100 %."""
+        return 1.0 if self.lowest >= 100 else (value - self.lowest) / (100 - self.lowest)
 
 
 def rows(edition: Edition) -> list[Row]:
@@ -40,7 +45,10 @@ def rows(edition: Edition) -> list[Row]:
     The other methods are in the table of rivals, with AM."""
     replayed = [runs for runs in edition.alike if runs[0].config.method == "replay"]
     found = [_row(runs) for runs in replayed if any(run.result.get("compatibility") for run in runs)]
-    return sorted(found, key=lambda row: (row.where, row.name))
+    lowest: dict[str, float] = {}
+    for row in found:
+        lowest[row.where] = min(lowest.get(row.where, 100.0), *(value for line in row.matrix for value in line))
+    return sorted((replace(row, lowest=lowest[row.where]) for row in found), key=lambda row: (row.where, row.name))
 
 
 def _row(runs: tuple[Record, ...]) -> Row:

@@ -18,6 +18,7 @@ from .others import Group
 
 MARKS = "osDv^P*X"
 HELD = {(False, True): "#56B4E9", (True, False): "#009E73", (True, True): "#000000"}  # by strong recipe and sphere
+DISTILLED = {"distill contrast": "#CC79A7", "distill features": "#8C6D31", "distill logits": "#999933"}
 
 
 def turned(run: Record) -> list[float] | None:
@@ -77,4 +78,5 @@ def draw(axes: Axes, title: str, found: Iterable[Group]) -> None:
 def _colour(name: str) -> str:
     """Return the colour of a head, or of what holds the features of a simplex."""
     held = HELD.get(("strong recipe" in name, "sphere" in name))
-    return held or plots.COLOURS.get(f"replay+{name.split(',')[0]}", "#999933")
+    distilled = next((colour for what, colour in DISTILLED.items() if what in name), None)
+    return held or distilled or plots.COLOURS.get(f"replay+{name.split(',')[0]}", "#777777")

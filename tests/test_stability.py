@@ -234,6 +234,17 @@ def test_where_the_input_vectors_are_the_better_index_the_advice_is_to_index_the
     assert Stability(report.classes, 0.9, 0.7, 0.9, recall_inputs=0.72).action == "rebuild", "two points do not matter"
 
 
+def test_inputs_that_are_worse_than_a_rebuilt_index_are_mentioned_only():
+    report = Stability((ClassStability("a", 60, 10.0, 10.0, 0.75, 0.94),), 0.9, 0.75, 0.94, recall_inputs=0.88)
+    assert report.action == "rebuild"
+    assert "A search among the input vectors, which never move, finds 88.0 %." in report.answer
+
+
+def test_a_class_of_one_held_back_sample_is_named():
+    rows = (ClassStability("a", 1, None, 1.5, 1.0, 1.0), ClassStability("b", 60, None, 1.5, 1.0, 1.0))
+    assert Stability(rows, None, 1.0, 1.0).answer.endswith("these cannot be judged by themselves: a.")
+
+
 def test_the_recall_among_inputs_is_that_of_a_search_in_numpy():
     from holdfast import IncrementalClassifier
 

@@ -71,11 +71,18 @@ class Stability:
             return "keep"
         if self.recall is None or self.recall_refreshed is None:
             return "unknown"
-        if self.recall_inputs is not None and self.recall_inputs - self.recall > TOLERANCE + 1e-9:
+        if self.inputs_are_better and self.recall_refreshed - (self.recall_inputs or 0) <= TOLERANCE + 1e-9:
             return "inputs"
         if self.recall_refreshed - self.recall + self.error <= TOLERANCE + 1e-9:  # exactly TOLERANCE still counts
             return "keep"
         return "refresh" if self.refresh else "rebuild"
+
+    @property
+    def inputs_are_better(self) -> bool:
+        """Return True if a search among the input vectors finds more than one in the kept index."""
+        if self.recall_inputs is None or self.recall is None:
+            return False
+        return self.recall_inputs - self.recall > TOLERANCE + 1e-9
 
     @property
     def answer(self) -> str:
@@ -95,6 +102,8 @@ class Stability:
             "refresh": f"Refresh these classes: {', '.join(map(str, self.refresh))} ({found}).",
             "rebuild": f"Rebuild the index, all vectors stored before this batch: {found}.",
         }[self.action]
+        if self.inputs_are_better and self.action != "inputs":
+            advice += f" A search among the input vectors, which never move, finds {_percent(self.recall_inputs)}."
         return " ".join([advice, *self.doubts])
 
     @property
@@ -105,9 +114,12 @@ class Stability:
         close = (f"It may have lost up to {_percent((lost or 0) + self.error)}, more than {_percent(TOLERANCE)}: "
                  f"{samples} held-back samples cannot tell.")
         thin = f"This is uncertain: it rests on {samples} held-back samples."
+        lone = [str(c.label) for c in self.classes if c.samples == 1]
+        single = f"With one held-back sample each, these cannot be judged by themselves: {some(lone)}."
         blind = f"Not measured, because there are no held-back samples: {some(without)}."
         unsure = lost is not None and self.action in ("refresh", "rebuild") and lost <= TOLERANCE + 1e-9
-        return [*([close] if unsure else [thin] if samples < FEW else []), *([blind] if without else [])]
+        return [*([close] if unsure else [thin] if samples < FEW else []),
+                *([single] if lone else []), *([blind] if without else [])]
 
     def __str__(self) -> str:
         rows = self._rows()

@@ -34,8 +34,8 @@ class FixedOptions(Options):
         above=0,
     )
     vertex_probability: float | None = option(
-        None, "choose the radius so that a sample exactly at its vertex has this probability, such as 0.9, in a softmax "
-        "over all slots", above=0, below=1,
+        None, "choose the radius so that a sample exactly at its vertex has this probability, such as 0.9, in a "
+        "softmax over all slots", above=0, below=1,
     )
 
     def check_with(self, run: Any) -> None:

@@ -56,6 +56,13 @@ def test_learning_a_folder_makes_a_model(model):
     assert clf.classes_.tolist() == ["green", "red"] and clf.model_.learner.shape == (3, 8, 8)
 
 
+def test_learning_says_when_the_memory_keeps_few_samples_of_each_class(album, model, tmp_path):
+    words = [word for word in QUICK if word not in ("--memory", "60")]
+    few, enough = (holdfast("learn", album, "--model", tmp_path / m, *words, "--memory", m) for m in ("39", "40"))
+    assert "room for 19 samples of each class" in " ".join(few.output.split())
+    assert "samples of each class" not in enough.output
+
+
 def test_more_folders_are_added_and_known_ones_left_alone(album, model, tmp_path):
     mine = tmp_path / "m"
     mine.mkdir()

@@ -68,7 +68,7 @@ def learn(
     from ..estimator import progress, versions
     from ..estimator.gate import Gate
     from ..estimator.model_files import NAME
-    from .teaching import teach
+    from .teaching import teach, tell_room
 
     gate = Gate(better_than, no_worse_by)
     asked = {"backbone": backbone, "head": head, "slots": slots, "memory": memory, "image_size": size,
@@ -97,6 +97,7 @@ def learn(
         held = counted(last["held_back"], f"held-back {rows.kind}")
         say(f"On {held} of all classes: {last['accuracy']:.1f} % right.")
     say(clf.stability_.answer)
+    tell_room(clf)
 
 
 def check_parameters(asked: dict[str, Any]) -> None:

@@ -12,8 +12,9 @@ import typer
 from ..data.tables import Rows
 from ..errors import BadInput, Stopped
 from ..estimator import settings, versions
+from ..estimator.model import Model
 from ..estimator.progress import Progress
-from ..quantities import some
+from ..quantities import counted, some
 from ..signals import Stopping
 from . import samples
 from .model_progress import learning, read, say
@@ -46,6 +47,13 @@ def teach(
     if progress is not None and progress.epoch is not None:
         say(f"Went on from epoch {progress.epoch} of the batch that was stopped.")
     return len(rows.samples)
+
+
+def tell_room(clf: IncrementalClassifier) -> None:
+    """Say so if the memory of replay keeps few samples of each class."""
+    if isinstance(clf.model_, Model) and (room := clf.model_.room_per_class()) < settings.PER_CLASS:
+        say(f"The memory has room for {counted(room, 'samples')} of each class; a model that is begun with a larger "
+            f"--memory forgets less.")
 
 
 def _bytes_kept(clf: IncrementalClassifier, data: Any) -> int:

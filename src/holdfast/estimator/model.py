@@ -249,6 +249,10 @@ class Model:
         self.held.capacity = rows_held(total, self.settings.held_back)
         self.memory.capacity = total - self.held.capacity
 
+    def room_per_class(self) -> int:
+        """Return how many samples of each class the memory can keep, those that are held back among them."""
+        return (self.memory.capacity + self.held.capacity) // max(1, len(self.labels.slots))
+
     def _check_room(self) -> None:
         classes, room = len(self.labels.slots), self.memory.capacity
         if 0 < room < classes:

@@ -75,7 +75,7 @@ def keep(estimator: IncrementalClassifier, folder: Path, *, rejected: bool = Fal
     """Write a model as the next version and put it into use, or keep it aside if it was rejected."""
     _number_current(folder)
     number = _next(folder)
-    parent = _current(folder).number if (folder / NAME).exists() else None
+    parent = _current(history(folder)).number if (folder / NAME).exists() else None
     path = folder / FOLDER / f"{number:06}{'.rejected' if rejected else ''}.safetensors"
     save(estimator, path.parent, path.name, parent)
     if not rejected:
@@ -87,7 +87,8 @@ def keep(estimator: IncrementalClassifier, folder: Path, *, rejected: bool = Fal
 def rollback(folder: Path, number: int | None = None) -> Version:
     """Put an older version into use, by default the one that the current one was learned from."""
     _number_current(folder)
-    known, current = history(folder), _current(folder)
+    known = history(folder)
+    current = _current(known)
     if number is None:
         older = [v for v in known if v.number < current.number and not v.rejected]
         wanted = [v for v in older if v.number == current.parent] or older
@@ -142,13 +143,13 @@ def check_room(folder: Path, more: int = 0) -> None:
 def _number_current(folder: Path) -> None:
     """Give the model in use a number, if it was saved by an older holdfast or from Python."""
     if (folder / NAME).exists():
-        current = _current(folder)
+        current = _current(history(folder))
         if current.path == folder / NAME:
             _link(folder / NAME, folder / FOLDER / f"{current.number:06}.safetensors")
 
 
-def _current(folder: Path) -> Version:
-    return next(version for version in history(folder) if version.current)
+def _current(known: list[Version]) -> Version:
+    return next(version for version in known if version.current)
 
 
 def _use(path: Path, folder: Path) -> None:

@@ -285,8 +285,14 @@ def test_the_fingerprint_of_sentences_is_that_of_what_decides_their_vectors(mini
     settings = shorter / "sentence_bert_config.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "max_seq_length": 7}))
     assert open_embedder(f"sentence-transformers:{shorter}", device="cpu").fingerprint != fingerprint
-    words = (minilm / "tokenizer.json").read_text()
+    pooling = shorter / "1_Pooling" / "config.json"
+    kept = pooling.read_text()
     settings.write_bytes((minilm / "sentence_bert_config.json").read_bytes())
+    pooling.write_text(json.dumps({"word_embedding_dimension": 384, "pooling_mode_cls_token": True,
+                                   "pooling_mode_mean_tokens": False}))
+    assert open_embedder(f"sentence-transformers:{shorter}", device="cpu").fingerprint != fingerprint
+    pooling.write_text(kept)
+    words = (minilm / "tokenizer.json").read_text()
     assert open_embedder(f"sentence-transformers:{shorter}", device="cpu").fingerprint == fingerprint
     (shorter / "tokenizer.json").write_text(words.replace('"hello"', '"hellohello"'))
     assert open_embedder(f"sentence-transformers:{shorter}", device="cpu").fingerprint != fingerprint

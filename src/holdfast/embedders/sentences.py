@@ -57,12 +57,20 @@ class Sentences(Embedder):
 
 def _preprocessing(model: Any) -> dict[str, Any]:
     """Return what besides the weights decides a vector; not the library's description, which changes with releases."""
-    pooling = [module.get_pooling_mode_str() for module in model if hasattr(module, "get_pooling_mode_str")]
+    pooling = [_pooling(module) for module in model]
     return {
         "modules": [type(module).__name__ for module in model], "pooling": pooling,
         "length": model.max_seq_length, "prompt": (model.prompts or {}).get(model.default_prompt_name),
         "vocabulary": sorted(model.tokenizer.get_vocab().items()),
     }
+
+
+def _pooling(module: Any) -> str:
+    """Return how a module pools the vectors of words: "mean", "cls", "cls+mean"; "" if it does not."""
+    if hasattr(module, "get_pooling_mode_str"):  # before release 6 of sentence-transformers
+        return str(module.get_pooling_mode_str())
+    mode = getattr(module, "pooling_mode", "")
+    return mode if isinstance(mode, str) else "+".join(mode)
 
 
 def _why(name: str, offline: bool, error: Exception) -> str:
